@@ -12,25 +12,23 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import Agent, State, TokenBatch, num_choices
-from esceme.agents.grounding import GroundedText, Grounding, number_clauses
+from esceme.agents.base import State, TokenBatch, num_choices
+from esceme.agents.grounding import GroundedText
 from esceme.agents.layers import (
     ActionHead,
-    Attention,
     Critic,
     CrossLayer,
     Groups,
     KeyValue,
-    LinearNorm,
     OutputPositions,
     Tokens,
-    init_bert_weights,
 )
 from esceme.agents.tokens import (
     HamtConfig,
     HistoryEncoder,
     ObservationEncoder,
     TextEncoder,
+    TransformerAgent,
     config_layer,
 )
 from esceme.observation import Observation
@@ -72,7 +70,7 @@ class CrossModalState(State):
 S = TypeVar("S", bound=CrossModalState)
 
 
-class CrossModal(Agent[S]):
+class CrossModal(TransformerAgent[S]):
     """HAMT's modules and the parts of its forward pass that TD-STP shares."""
 
     config: HamtConfig
@@ -95,17 +93,7 @@ class CrossModal(Agent[S]):
             for _ in range(config.cross_layers)
         )
         self.action = ActionHead(config.hidden, dropout=config.head_dropout)
-        if config.grounding:
-            sizes = (config.vocabulary, config.feature_width, config.angle_width, config.hidden)
-            self.grounding = Grounding(*sizes, width=config.grounding, steps=config.max_steps)
-        self.apply(lambda module: init_bert_weights(module, config.initial_std))
-        for module in self.modules():
-            if isinstance(module, Attention) and config.attention_dropout is not None:
-                module.weight_dropout = config.attention_dropout
-            if isinstance(module, LinearNorm) and config.initial_bias_std:
-                nn.init.normal_(module.linear.bias, std=config.initial_bias_std)
-        if config.grounding:
-            self.grounding.initialise()
+        self._initialise()
         self.critic = Critic(config.hidden, config.critic_inner, dropout=config.critic_dropout)
         if config.freeze_text:
             self.text.layers.requires_grad_(False)
@@ -120,16 +108,6 @@ class CrossModal(Agent[S]):
     def decision_layers(self) -> list[nn.Module]:
         """The cross-modal layers."""
         return list(self.cross_layers)
-
-    @property
-    def grounding_head(self) -> Grounding | None:
-        """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
-        return self.grounding if self.config.grounding else None
-
-    @property
-    def uses_context_views(self) -> bool:
-        """Whether the agent reads views without a candidate, as set in `config.context_views`."""
-        return self.config.context_views
 
     @property
     def no_weight_decay(self) -> list[nn.Parameter]:
@@ -201,13 +179,10 @@ class CrossModal(Agent[S]):
         texts = [tokens, *(layer.text(tokens) for layer in self._layers[:-1])] if is_fixed else [tokens]
         pairs = [layer.across.stack(text) for layer, text in zip(self._layers, texts, strict=is_fixed)]
         history = self.history.begin(len(encoded))
-        grounding, none = self.grounding_head, encoded.new_zeros(*ids.shape, 0)
         fields = {
             "text": encoded,
             "text_mask": valid,
-            "word_grounding": none if grounding is None else grounding.words(ids),
-            "word_key": none if grounding is None else grounding.word_keys(encoded, valid),
-            "clause": number_clauses(ids, self.config.clause_ends),
+            **self._word_fields(instructions, encoded),
             "text_kv": torch.stack(pairs, 1),
             "history": history.detach() if self.config.freeze_history else history,
             "history_length": torch.ones(len(encoded), dtype=torch.int64, device=encoded.device),

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from esceme.agents.base import Agent, Decision, InputLimits, PrivilegedInfo, TokenBatch, num_choices
+from esceme.agents.base import Decision, InputLimits, PrivilegedInfo, TokenBatch, num_choices
 from esceme.agents.graph_map import GraphMap, MapRoutes
-from esceme.agents.grounding import GroundedText, Grounding, number_clauses
+from esceme.agents.grounding import GroundedText
 from esceme.agents.layers import (
     EPSILON,
     Attention,
@@ -30,10 +30,9 @@ from esceme.agents.layers import (
     OutputPositions,
     PreNormLayer,
     Tokens,
-    init_bert_weights,
 )
 from esceme.agents.remembered_map import remembered_maps
-from esceme.agents.tokens import TextEncoder, TransformerConfig, config_layer
+from esceme.agents.tokens import TextEncoder, TransformerAgent, TransformerConfig, config_layer
 from esceme.dropout import Dropout
 from esceme.errors import ConfigError
 from esceme.observation import Observation, RememberedPanoramas
@@ -157,7 +156,7 @@ class BranchOutput(NamedTuple):
     """(B, N): weighted scores of the panorama's tokens."""
 
 
-class DUET(Agent[DuetState]):
+class DUET(TransformerAgent[DuetState]):
     """The DUET network. `esceme.checkpoints` loads the published weights into it."""
 
     Config = DuetConfig
@@ -181,17 +180,7 @@ class DUET(Agent[DuetState]):
         self.view_head = ScoreHead(hidden, hidden)
         if config.fusion == "dynamic":
             self.gate = ScoreHead(2 * hidden, hidden)
-        if config.grounding:
-            sizes = (config.vocabulary, config.feature_width, config.angle_width, hidden)
-            self.grounding = Grounding(*sizes, width=config.grounding, steps=config.max_steps)
-        self.apply(lambda module: init_bert_weights(module, config.initial_std))
-        for module in self.modules():
-            if isinstance(module, Attention) and config.attention_dropout is not None:
-                module.weight_dropout = config.attention_dropout
-            if isinstance(module, LinearNorm) and config.initial_bias_std:
-                nn.init.normal_(module.linear.bias, std=config.initial_bias_std)
-        if config.grounding:
-            self.grounding.initialise()
+        self._initialise()
         if config.freeze_text:
             self.text.requires_grad_(False)
 
@@ -199,16 +188,6 @@ class DUET(Agent[DuetState]):
     def decision_layers(self) -> list[nn.Module]:
         """The layers of both branches."""
         return list(self._layers)
-
-    @property
-    def grounding_head(self) -> Grounding | None:
-        """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
-        return self.grounding if self.config.grounding else None
-
-    @property
-    def uses_context_views(self) -> bool:
-        """Whether the agent reads views without a candidate, as set in `config.context_views`."""
-        return self.config.context_views
 
     # -- agent contract ----------------------------------------------------------------------------------
 
@@ -218,15 +197,12 @@ class DUET(Agent[DuetState]):
         """Return the initial state, which contains the encoded instructions and an empty map."""
         ids, valid = instructions
         encoded = self.encode_text(instructions)
-        grounding, batch, none = self.grounding_head, len(ids), encoded.new_zeros(*ids.shape, 0)
         tokens = Tokens.pack(encoded, valid)
         return DuetState(
-            **GraphMap.empty_fields(batch, self.config.hidden, encoded),
-            text=encoded if grounding is not None else encoded[:, :0],
+            **GraphMap.empty_fields(len(ids), self.config.hidden, encoded),
+            text=encoded if self.config.grounding else encoded[:, :0],
             text_mask=valid,
-            word_grounding=none if grounding is None else grounding.words(ids),
-            word_key=none if grounding is None else grounding.word_keys(encoded, valid),
-            clause=number_clauses(ids, self.config.clause_ends),
+            **self._word_fields(instructions, encoded),
             text_kv=torch.stack([layer.across.stack(tokens) for layer in self._layers], 1),
             num_decisions=torch.zeros_like(start),
             start=torch.zeros_like(start),

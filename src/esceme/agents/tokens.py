@@ -1,15 +1,24 @@
-"""Settings of transformer agents; encoders of text, observations and history (docs/spec.md B.1 to B.5)."""
+"""Settings, base class and encoders of transformer agents (docs/spec.md B.1 to B.5)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from esceme.agents.base import BaseAgentConfig, InputLimits, TokenBatch
-from esceme.agents.layers import EPSILON, Layer, LinearNorm, PackedLayout, Tokens
+from esceme.agents.base import Agent, BaseAgentConfig, InputLimits, State, TokenBatch
+from esceme.agents.grounding import Grounding, number_clauses
+from esceme.agents.layers import (
+    EPSILON,
+    Attention,
+    Layer,
+    LinearNorm,
+    PackedLayout,
+    Tokens,
+    init_bert_weights,
+)
 from esceme.dropout import Dropout
 from esceme.errors import ConfigError
 from esceme.observation import Observation
@@ -230,3 +239,47 @@ def config_layer(config: TransformerConfig) -> Layer:
     return Layer(
         config.hidden, config.heads, config.feed_forward, dropout=config.dropout, epsilon=config.epsilon
     )
+
+
+S = TypeVar("S", bound=State)
+
+
+class TransformerAgent(Agent[S]):
+    """What all transformer agents share: the initial weights and the grounding head."""
+
+    config: TransformerConfig
+
+    def _initialise(self) -> None:
+        """Add the grounding head if `config.grounding` is not 0, and initialise all weights."""
+        config = self.config
+        if config.grounding:
+            sizes = (config.vocabulary, config.feature_width, config.angle_width, config.hidden)
+            self.grounding = Grounding(*sizes, width=config.grounding, steps=config.max_steps)
+        self.apply(lambda module: init_bert_weights(module, config.initial_std))
+        for module in self.modules():
+            if isinstance(module, Attention) and config.attention_dropout is not None:
+                module.weight_dropout = config.attention_dropout
+            if isinstance(module, LinearNorm) and config.initial_bias_std:
+                nn.init.normal_(module.linear.bias, std=config.initial_bias_std)
+        if config.grounding:
+            self.grounding.initialise()
+
+    @property
+    def grounding_head(self) -> Grounding | None:
+        """The grounding head, which relates words to image features; None if `config.grounding` is 0."""
+        return self.grounding if self.config.grounding else None
+
+    @property
+    def uses_context_views(self) -> bool:
+        """Whether the agent reads views without a candidate, as set in `config.context_views`."""
+        return self.config.context_views
+
+    def _word_fields(self, instructions: TokenBatch, encoded: Tensor) -> dict[str, Any]:
+        """Return the fields of a state that the grounding head reads, given the encoded text (B, L, H)."""
+        ids, valid = instructions
+        grounding, none = self.grounding_head, encoded.new_zeros(*ids.shape, 0)
+        return {
+            "word_grounding": none if grounding is None else grounding.words(ids),
+            "word_key": none if grounding is None else grounding.word_keys(encoded, valid),
+            "clause": number_clauses(ids, self.config.clause_ends),
+        }
