@@ -162,3 +162,21 @@ def test_workers_end_with_their_parent_without_a_traceback(sent: signal.Signals,
     assert parent.returncode == (130 if sent == signal.SIGINT else -9)
     assert "Traceback" not in errors
     wait_until_dead(*pids)
+
+
+UNGUARDED = """
+import sys
+sys.path.insert(0, {tests!r})
+from functools import partial
+from esceme.workers import Job, run_jobs
+from fixtures.jobs import count_to
+print(sum(total for total, _, _ in run_jobs([Job(name, partial(count_to, 2)) for name in "ab"], processes=2)))
+"""
+
+
+def test_program_without_a_main_guard_can_use_workers(tmp_path: Path) -> None:
+    """As a first program of a user, which calls `esceme.embedded_world()` at its top level."""
+    program = tmp_path / "program.py"
+    program.write_text(UNGUARDED.format(tests=str(Path(__file__).parent)))
+    result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
+    assert (result.stdout, result.stderr, result.returncode) == ("4\n", "", 0)

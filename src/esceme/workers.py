@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Lock
+from pathlib import Path
 from queue import SimpleQueue
+from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from esceme.errors import EscemeError
@@ -86,8 +89,9 @@ def iterate_jobs(
             deliver(job)
         return future.result()
 
+    environment = _environment_variables(OMP_NUM_THREADS=str(threads))
     try:
-        with _environment_variables(OMP_NUM_THREADS=str(threads)), _ignoring_interrupts():
+        with environment, _ignoring_interrupts(), _importing_no_unguarded_program():
             futures = deque(
                 (number, pool.submit(_run_job, number, pickle.dumps(job.function)))
                 for number, job in enumerate(jobs)
@@ -134,6 +138,24 @@ def _environment_variables(**variables: str) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextmanager
+def _importing_no_unguarded_program() -> Iterator[None]:
+    """Keep processes that are started inside this context from running the program of this process again.
+
+    A spawned process imports it, which runs it again if it has no `if __name__ == "__main__":`. Programs
+    that have it are imported as usual, because they may define agents or readers.
+    """
+    program = sys.modules["__main__"]
+    file = getattr(program, "__file__", None)
+    is_guarded = file is None or program.__spec__ or "__name__" in Path(file).read_text(errors="replace")
+    if not is_guarded:
+        sys.modules["__main__"] = ModuleType("__main__")  # without a file
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 @contextmanager
