@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from esceme.recipes import RECIPES
-from esceme.reproduction.costs import MEGABYTE, SYSTEMS, _measure_system, added_costs, format_costs
+from esceme.reproduction.costs import (
+    MEGABYTE,
+    SYSTEMS,
+    _measure_system,
+    added_costs,
+    format_costs,
+    peak_memory,
+)
 
 
 @pytest.mark.long
@@ -26,6 +36,14 @@ def test_sizes_are_measured_and_follow_the_formulas(training_data: Path) -> None
     assert added_costs(costs, "HAMT + ESceme")["parameters_mb"] == pytest.approx(memory.reader_mb)
     assert added_costs(costs, "HAMT")["parameters_mb"] == none.parameters_mb
     assert f"| HAMT | {none.parameters_mb:.1f} |" in format_costs(costs)
+
+
+def test_peak_memory_is_that_of_the_process_alone() -> None:
+    large = np.ones(2**26)  # 512 MB
+    assert peak_memory() > large.nbytes
+    program = "from esceme.reproduction.costs import peak_memory; print(peak_memory())"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(child.stdout) < peak_memory() - large.nbytes // 2
 
 
 def test_systems_are_those_of_the_paper() -> None:

@@ -7,6 +7,7 @@ trajectories follow the reference paths. Everything is measured on the CPU, in a
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -96,7 +97,7 @@ def _measure_system(recipe: str, passes: int, data: Path, send: SendProgress) ->
         times.append(time.process_time() - start)
     return SystemCosts(
         parameters_mb=_size_mb(navigator),
-        peak_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30,
+        peak_gb=peak_memory() / 2**30,
         ms_per_step=1000 * min(times) / steps,
         steps=steps,
         memory_bytes=0 if bank is None else bank.nbytes,
@@ -104,6 +105,19 @@ def _measure_system(recipe: str, passes: int, data: Path, send: SendProgress) ->
         reader_mb=_size_mb(navigator.reader),
         reader_formula_mb=0 if bank is None else 3 * FLOAT_BYTES * width**2 / MEGABYTE,
     )
+
+
+def peak_memory() -> int:
+    """Return the peak resident memory of this process in bytes.
+
+    `getrusage` is only used where there is no /proc: on Linux it also counts the peak of the parent process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _size_mb(module: torch.nn.Module) -> float:
