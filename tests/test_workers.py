@@ -24,6 +24,8 @@ from fixtures.jobs import (
     raise_bug,
     raise_data_error,
     run_forever,
+    wait_for_file,
+    write_file,
 )
 
 pytestmark = pytest.mark.long
@@ -61,6 +63,25 @@ def test_results_are_in_order_and_all_messages_are_delivered() -> None:
 
 def test_no_jobs_give_no_results() -> None:
     assert run_jobs([], processes=2) == []
+
+
+def test_jobs_wait_for_the_job_that_they_name(tmp_path: Path) -> None:
+    """One that waits starts although a job before it, which waits for none, is still running."""
+    ended: list[str] = []
+    jobs: list[Job[object, object]] = [
+        Job("first", partial(count_to, 1)),
+        Job("long", partial(wait_for_file, tmp_path / "end")),
+        Job("second", partial(count_to, 2), after="first"),
+        Job("third", partial(write_file, tmp_path / "end"), after="second"),
+    ]
+    results = run_jobs(jobs, processes=2, on_end=ended.append)
+    assert ended == ["first", "second", "third", "long"] or ended == ["first", "second", "long", "third"]
+    assert [result[0] for result in results if isinstance(result, tuple)] == [1, 2]
+
+
+def test_a_job_cannot_wait_for_a_later_one() -> None:
+    with pytest.raises(AssertionError):
+        run_jobs([Job("a", partial(count_to, 1), after="b"), Job("b", partial(count_to, 1))], processes=1)
 
 
 @pytest.mark.parametrize(

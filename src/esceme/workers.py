@@ -7,7 +7,6 @@ import pickle
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -35,6 +34,8 @@ class Job(NamedTuple, Generic[Message, Result]):
 
     name: str
     function: Callable[[Callable[[Message], None]], Result]
+    after: str = ""
+    """Name of the job that must end before this one starts; empty for none."""
 
 
 def run_jobs(
@@ -43,9 +44,12 @@ def run_jobs(
     processes: int,
     threads: int = 1,
     on_message: Callable[[str, Message], None] = lambda name, message: None,
+    on_end: Callable[[str], None] = lambda name: None,
 ) -> list[Result]:
     """Run jobs in worker processes and return the results in the order of the jobs; see `iterate_jobs`."""
-    return list(iterate_jobs(jobs, processes=processes, threads=threads, on_message=on_message))
+    return list(
+        iterate_jobs(jobs, processes=processes, threads=threads, on_message=on_message, on_end=on_end)
+    )
 
 
 def iterate_jobs(
@@ -54,16 +58,20 @@ def iterate_jobs(
     processes: int,
     threads: int = 1,
     on_message: Callable[[str, Message], None] = lambda name, message: None,
+    on_end: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Result]:
     """Yield the results of jobs in order, each as soon as it is available.
 
-    No job starts before the first `next`. Jobs start in order, at most `processes` at a time, in spawned
-    processes with `threads` threads for linear algebra. `on_message(job name, message)` is called in this
-    process for every message that a job sends.
+    No job starts before the first `next`. Jobs that wait for no other job start in order, at most `processes`
+    at a time, in spawned processes with `threads` threads for linear algebra. Others start when the job that
+    they wait for has ended. In this process, `on_message(job name, message)` is called for every message that
+    a job sends, and `on_end(job name)` when it has ended.
 
     An exception in a job is raised here as soon as it occurs. If a worker dies, `EscemeError` is raised. No
     worker outlives the iteration, whether it ends by an error, by Ctrl-C, or because this process is killed.
     """
+    names = [job.name for job in jobs]
+    assert all(not job.after or job.after in names[:number] for number, job in enumerate(jobs))
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     ended, alive = context.Pipe(duplex=False)  # workers exit when `alive` is closed
@@ -73,6 +81,8 @@ def iterate_jobs(
     received: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_queue_messages, args=(receiver, received), daemon=True).start()
     complete: set[int] = set()  # jobs whose messages have all been delivered
+    running: dict[Future[Result], int] = {}
+    results: dict[int, Result] = {}  # those that were yielded are not kept in memory
 
     def deliver(job: int | None = None) -> None:
         """Deliver the messages received so far and, if a finished job is given, all messages of this job."""
@@ -83,30 +93,33 @@ def iterate_jobs(
             else:
                 on_message(jobs[sent_by].name, message)
 
-    def get_result(job: int, future: Future[Result]) -> Result:
-        """Deliver all messages of a finished job, then return its result or raise its error."""
-        if not isinstance(future.exception(), BrokenProcessPool):
-            deliver(job)
-        return future.result()
-
-    environment = _environment_variables(OMP_NUM_THREADS=str(threads))
-    try:
+    def submit(after: str = "") -> None:
+        """Submit the jobs that wait for the given one, or for none."""
+        ready = [(number, job) for number, job in enumerate(jobs) if job.after == after]
+        environment = _environment_variables(OMP_NUM_THREADS=str(threads))
         with environment, _ignoring_interrupts(), _importing_no_unguarded_program():
-            futures = deque(
-                (number, pool.submit(_run_job, number, pickle.dumps(job.function)))
-                for number, job in enumerate(jobs)
-            )
-            # The pool watches a worker from the submission after the one that started it: submit once more.
-            pool.submit(os.getpid)
-        pending = {future for _, future in futures}
-        while futures:
-            while not futures[0][1].done():
-                finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+            for number, job in ready:
+                running[pool.submit(_run_job, number, pickle.dumps(job.function))] = number
+            if ready:  # the pool watches a worker from the submission after the one that started it
+                pool.submit(os.getpid)
+
+    def end(number: int, future: Future[Result]) -> None:
+        """Deliver all messages of a finished job, raise its error, and submit the jobs that wait for it."""
+        if not isinstance(future.exception(), BrokenProcessPool):
+            deliver(number)
+        results[number] = future.result()
+        on_end(jobs[number].name)
+        submit(after=jobs[number].name)
+
+    try:
+        submit()
+        for number in range(len(jobs)):
+            while number not in results:
+                finished, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
                 deliver()
-                for number, future in futures:
-                    if future in finished and future.exception():
-                        get_result(number, future)
-            yield get_result(*futures.popleft())  # results that were yielded are not kept in memory
+                for future in finished:
+                    end(running.pop(future), future)
+            yield results.pop(number)
     except BrokenProcessPool:
         raise EscemeError(
             "a worker process was killed, perhaps for lack of memory; run the same command again, "

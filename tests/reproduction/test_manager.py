@@ -13,7 +13,14 @@ from esceme.evaluation.journal import OtherJournalError
 from esceme.files import read_json, write_text
 from esceme.jobs import JobProgress
 from esceme.reproduction import ReproductionConfig, Row, Target, make_plan, run_plan, write_target_report
-from esceme.reproduction.manager import FINISHED_FILE, FinishedTraining, JobEvent, _evaluate_planned
+from esceme.reproduction.manager import (
+    FINISHED_FILE,
+    FinishedTraining,
+    JobEvent,
+    _evaluate_planned,
+    _find_prerequisite,
+    _longest_first,
+)
 from esceme.reproduction.target_results import read_target_results
 from esceme.source_digest import TRAINING_MODULES, source_digest
 from esceme.training import train
@@ -55,6 +62,22 @@ def test_a_plan_is_carried_out_once_and_reported(
 
     run_plan(make_plan([target], config), processes=1)
     assert len(started_jobs) == 9
+
+
+def test_jobs_that_take_longest_come_first_and_wait_for_their_prerequisites(
+    target: Target, config: ReproductionConfig
+) -> None:
+    """A training counts with what waits for it: here the training that continues it, and its evaluations."""
+    plan = make_plan([target], config)
+    parents = [training for training in plan.trainings.values() if training.parent is None]
+    children = [training for training in plan.trainings.values() if training.parent is not None]
+    planned = [*plan.trainings.values(), *plan.evaluations.values()]
+    jobs = _longest_first(planned)
+    assert [*jobs.values()][:4] == [*parents, *children] and set(jobs) == {job.name for job in planned}
+    assert [_find_prerequisite(child, jobs) for child in children] == [parent.name for parent in parents]
+    assert _find_prerequisite(children[0], {}) == _find_prerequisite(parents[0], jobs) == ""
+    position = {name: number for number, name in enumerate(jobs)}
+    assert all(position[e.training.name] < position[e.name] for e in plan.evaluations.values())
 
 
 def test_equal_trainings_of_two_targets_are_shared(target: Target, config: ReproductionConfig) -> None:

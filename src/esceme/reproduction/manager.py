@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from esceme import __version__
+from esceme.agents import AGENTS
 from esceme.errors import CheckpointError, EscemeError
 from esceme.evaluation import evaluate, read_result
 from esceme.evaluation.journal import OtherJournalError
@@ -28,8 +29,9 @@ from esceme.workers import Job, iterate_jobs
 FINISHED_FILE = "finished.json"
 SECONDS_PER_EPISODE = 0.01
 """Rough duration of training on one episode; only ratios between jobs matter."""
-A2C_FACTOR, ALL_VIEWS_FACTOR = 2.0, 2.0
-"""Ratios of durations: imitation and A2C to imitation alone, all views to candidates alone."""
+A2C_FACTOR, ALL_VIEWS_FACTOR, STEPWISE_FACTOR = 2.0, 2.0, 3.0
+"""Ratios of durations: imitation and A2C to imitation alone, all views to candidates alone, and step after
+step to all steps at once."""
 EVALUATION_SECONDS, EPISODES = 25.0, 720
 """Rough duration of one pass of an evaluation, and its number of episodes."""
 PLANNER_FACTOR, FIT_SECONDS = 4.0, 300.0
@@ -84,39 +86,43 @@ def run_plan(
         or (evaluation.fit is not None and evaluation.fit.name in again)
         or not _is_evaluated(evaluation, note)
     ]
-    clock = _Clock([*trainings, *fits, *evaluations], processes, on_job_end)
-    for jobs in _waves([*trainings, *fits, *evaluations]):
-        work = [Job(job.name, partial(_run_planned_job, plan.config.data, job)) for job in jobs]
-        results = iterate_jobs(work, processes=processes, on_message=on_progress)
-        for job, _ in zip(jobs, results, strict=True):
-            clock.end(job)
+    jobs = _longest_first([*trainings, *fits, *evaluations])
+    clock = _Clock(jobs.values(), on_job_end)
+    work = [
+        Job(name, partial(_run_planned_job, plan.config.data, job), after=_find_prerequisite(job, jobs))
+        for name, job in jobs.items()
+    ]
+    for _ in iterate_jobs(
+        work, processes=processes, on_message=on_progress, on_end=lambda name: clock.end(jobs[name])
+    ):
+        pass
 
 
-def _waves(jobs: Sequence[PlannedJob]) -> Iterable[list[PlannedJob]]:
-    """Yield lists of jobs that can run in parallel: a job depends only on jobs of earlier lists.
+def _find_prerequisite(job: PlannedJob, unfinished: Mapping[str, PlannedJob]) -> str:
+    """Return the name of the unfinished job that must end before `job` starts; empty for none."""
+    return job.prerequisite.name if job.prerequisite and job.prerequisite.name in unfinished else ""
 
-    Within a list, the order of `jobs` is kept. Trainings, which take longer, should precede evaluations.
+
+def _longest_first(jobs: Sequence[PlannedJob]) -> dict[str, PlannedJob]:
+    """Return a dict from name to job. A job with the jobs that wait for it comes before shorter ones.
+
+    In `jobs` every job stands behind its prerequisite, as in the result. Cores then are idle for a short time
+    only, at the end.
     """
-    waiting = {job.name: job for job in jobs}
-    while waiting:
-        ready = [
-            job
-            for job in waiting.values()
-            if job.prerequisite is None or job.prerequisite.name not in waiting
-        ]
-        yield ready
-        for job in ready:
-            del waiting[job.name]
+    by_name = {job.name: job for job in jobs}
+    seconds: dict[str, float] = {job.name: _rough_seconds(job) for job in jobs}  # to the end of all that wait
+    for job in reversed(jobs):
+        if before := _find_prerequisite(job, by_name):
+            seconds[before] = max(seconds[before], _rough_seconds(by_name[before]) + seconds[job.name])
+    return dict(sorted(by_name.items(), key=lambda item: -seconds[item[0]]))
 
 
 class _Clock:
     """Counts jobs and estimates the time left from the durations of the jobs that have ended."""
 
-    def __init__(
-        self, jobs: Sequence[PlannedJob], processes: int, on_job_end: Callable[[JobEvent], None]
-    ) -> None:
+    def __init__(self, jobs: Collection[PlannedJob], on_job_end: Callable[[JobEvent], None]) -> None:
         self._total, self._done, self._start = len(jobs), 0, time.monotonic()
-        self._left, self._ended, self._processes = sum(map(_rough_seconds, jobs)), 0.0, processes
+        self._left, self._ended = sum(map(_rough_seconds, jobs)), 0.0
         self._on_job_end = on_job_end
 
     def end(self, job: PlannedJob) -> None:
@@ -136,6 +142,8 @@ def _rough_seconds(job: PlannedJob) -> float:
     training = job.experiment.training
     seconds = SECONDS_PER_EPISODE * training.iterations * training.batch
     seconds *= A2C_FACTOR if training.method == "imitation+a2c" else 1.0
+    agent = AGENTS[job.experiment.navigator.agent_name]
+    seconds *= 1.0 if agent.supports_decide_all else STEPWISE_FACTOR
     sees_all_views = getattr(job.experiment.navigator.agent, "context_views", False)
     return seconds * (ALL_VIEWS_FACTOR if sees_all_views else 1.0)
 
