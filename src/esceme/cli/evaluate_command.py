@@ -141,7 +141,7 @@ def evaluate(
         raise ConfigError(f"--bootstrap {bootstrap}: expected the number of samples, 0 for none")
     is_sharded, is_main = "RANK" in os.environ, os.environ.get("RANK", "0") == "0"
     if is_sharded and orders is not None:
-        raise ConfigError("--orders: give torchrun one order at a time, by --order shuffled and --seed")
+        raise ConfigError("--orders does not work under torchrun; give --order shuffled and --seed")
     config = EvaluationConfig(
         run=run,
         data=str(find_data(data, is_main=is_main)),

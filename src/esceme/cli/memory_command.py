@@ -53,7 +53,7 @@ def show(
     if is_store(file):
         return _show_store(file, out, scene, colour, json)
     if out is not None:
-        raise ConfigError(f"{file}: a bank file has no positions; a store (--store) can be drawn")
+        raise ConfigError(f"{file}: a bank file has no positions and cannot be drawn; give a memory store")
     header = read_header(file)
     facts = {
         "format": header.format,

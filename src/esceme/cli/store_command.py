@@ -151,7 +151,7 @@ def forget(
     if not is_store(file):
         if scene is None or viewpoint or robot or before or superseded:
             raise ConfigError(
-                f"{file}: of a bank file, whole scenes are forgotten: give --scene, nothing else"
+                f"{file}: a bank file forgets whole scenes only; give --scene and no other option"
             )
         bank = load_bank(file)
         number = len(bank[scene])
