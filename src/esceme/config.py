@@ -49,6 +49,7 @@ class Experiment:
     """Run folder with the weights from which training starts; empty for random weights. Parameters that the
     run does not have are random."""
     seed: Seed = 0
+    """Seed of initialisation, batches, sampled actions and dropout."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class EscemeError(Exception):
-    r"""Base of all errors that are messages to the user, not bugs.
+    r"""Base class of errors whose message is for the user. Other exceptions are bugs.
 
     A message is one line. Control characters and line ends, which a quoted file may hold, are escaped.
 
@@ -20,7 +20,7 @@ class EscemeError(Exception):
 
 
 class DataError(EscemeError):
-    """A file or a record in a file is missing, malformed or in contradiction to another file."""
+    """A file or a record in a file is missing or malformed, or contradicts another file."""
 
 
 class WorldError(EscemeError):

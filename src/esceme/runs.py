@@ -61,12 +61,13 @@ class NavigatorConfig:
     feature_dropout: DropoutRate = 0.4
     """Dropout rate of observed image features, in training only."""
     task: str = "r2r"
+    """Task of the episodes, such as `r2r` or `cvdn`."""
     max_steps: Size = 15
     """Maximum number of decisions per episode."""
     max_tokens: Size = 60
     """Maximum number of tokens per instruction. Longer instructions are truncated."""
     keep: Literal["first", "last"] = "first"
-    """Which end of a longer instruction remains after truncation."""
+    """Which end of a longer instruction is kept."""
     feature_source: str = ""
     """Name of the feature file that the navigator was trained with; empty if unknown."""
     origin: str = ""

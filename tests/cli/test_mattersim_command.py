@@ -87,7 +87,7 @@ def test_compiled_module_on_the_path_is_named_and_can_be_replaced(tmp_path: Path
         (["-m"], "expected a program"),
         (["nowhere.py"], "nowhere.py: no such script"),
         (["--data", "nowhere", "nowhere.py"], "nowhere: no connectivity folder"),
-        (["--panoramas", "nowhere", __file__], "panoramas: nowhere is no folder"),
+        (["--panoramas", "nowhere", __file__], "panoramas: nowhere is not a folder"),
     ],
 )
 def test_wrong_use_is_one_line(

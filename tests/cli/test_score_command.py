@@ -240,7 +240,7 @@ def test_values_of_every_episode_are_written(
 @pytest.mark.parametrize(
     ("task", "more", "message"),
     [
-        ("reverie", [], "REVERIE counts success by the objects in sight: give --objects FILE"),
+        ("reverie", [], "REVERIE scores need the objects visible from each viewpoint: give --objects FILE"),
         ("r2r", ["--objects", "o.json"], "--objects belongs to reverie, not to r2r"),
         ("r2r", ["--success", "end-panos"], "--success end-panos belongs to cvdn, not to r2r"),
         ("r2r", ["--split", "val_seen"], "--split val_seen chooses among tours: give --tours FILE"),

@@ -147,7 +147,7 @@ def test_forget_on_stores_and_banks(tmp_path: Path, file: Path, capsys: pytest.C
     [
         (["forget", "site.db"], "expected a scene, viewpoint, robot, time"),
         (["forget", "site.db", "--before", "yesterday"], "expected a day or time"),
-        (["forget", "bank", "--robot", "r1"], "whole scenes are forgotten"),
+        (["forget", "bank", "--robot", "r1"], "forgets whole scenes only"),
         (["export", "site.db", "--out", "x.txt"], "expected a name ending in .geojson"),
         (["export", "site.db", "--out", "site.db"], "exists already"),
         (["merge", "site.db", "bank", "--out", "x.db"], "stores only, or bank files only"),

@@ -151,8 +151,8 @@ def test_test_split_without_scores_is_noted(write_result: WriteResult, capsys: C
 def test_wrong_input_is_refused(write_result: WriteResult, tmp_path: Path, capsys: Capture) -> None:
     path, same = write_result("a"), write_result("b")
     assert "did you mean tab:r2r " in refused(capsys, "tab:r2", path)
-    assert f"{path}: a result of task 'r2r', and tab:rxr is of rxr" in refused(capsys, "tab:rxr", path)
-    assert "task 'r2r', and tab:r4r_sm is of r4r and cvdn" in refused(capsys, "tab:r4r_sm", path)
+    assert "a result of task 'r2r', but tab:rxr is a table of rxr" in refused(capsys, "tab:rxr", path)
+    assert "task 'r2r', but tab:r4r_sm is a table of r4r and cvdn" in refused(capsys, "tab:r4r_sm", path)
     seen = write_result("seen", task="r4r", split="val_seen")
     assert "split 'val_seen', and tab:r4r has r4r on val_unseen" in refused(capsys, "tab:r4r", seen)
     assert f"{same}: same settings, split and seed as {path}" in refused(capsys, "tab:r2r", path, same)

@@ -106,6 +106,6 @@ def test_scan_at_which_programs_read_angles_is_there(scalar: bool, connectivity:
 
 def test_missing_folders_are_refused(tmp_path: Path) -> None:
     before = sys.meta_path[:]
-    with pytest.raises(ConfigError, match="connectivity: .*nowhere is no folder"):
+    with pytest.raises(ConfigError, match="connectivity: .*nowhere is not a folder"):
         install(connectivity=tmp_path / "nowhere")
     assert sys.meta_path == before

@@ -132,10 +132,10 @@ def test_every_difference_is_found(
         (lambda trace: trace.update(format="other"), "expected the format"),
         (lambda trace: trace["sessions"][0].pop("ops"), "not a trace of this format"),
         (lambda trace: trace.update(format="mattersim-contract/1"), "not a trace of this format"),
-        (lambda trace: trace["sessions"][0]["ops"][4].__setitem__(0, "__init__"), "not part of sessions"),
+        (lambda trace: trace["sessions"][0]["ops"][4].__setitem__(0, "__init__"), "unknown operation"),
         (
             lambda trace: trace["sessions"][0]["ops"].insert(0, ["setBatchSize", 2**31]),
-            "not part of sessions",
+            "unknown operation",
         ),
         (lambda trace: last_state(trace).update(nav=3), "not a trace of this format"),
         (lambda trace: trace.update(sessions=[]), "holds no sessions"),

@@ -174,7 +174,7 @@ def test_other_variants_are_skipped(stored: Any, check: Check, variant: Any) -> 
 
 def test_weights_of_another_agent_are_the_reason(stored: Any, check: Check) -> None:
     reasons = [skip.reason for skip in check(stored | {"variant": "tdstp"}).skipped]
-    assert any("of 'tdstp', and the weights beside it are of HAMT" in reason for reason in reasons)
+    assert any("recorded by 'tdstp', but the weights beside it are of HAMT" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("missing", NEEDED)

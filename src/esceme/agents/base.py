@@ -271,9 +271,9 @@ class Agent(nn.Module, ABC, Generic[S]):
         return None
 
     def final_margin(self, state: S) -> Tensor | None:
-        """Return by how much the end chosen by `final_paths` is better than the next one, (B,).
+        """Return the margin by which the end chosen by `final_paths` exceeds the second best one, (B,).
 
-        The difference is one of log probabilities. None, the default, means that nothing is chosen.
+        It is a difference of log probabilities. None, the default, means that nothing is chosen.
         """
         return None
 

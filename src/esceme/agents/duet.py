@@ -303,7 +303,7 @@ class DUET(TransformerAgent[DuetState]):
     def _encode_observation(self, state: DuetState, observation: Observation) -> tuple[Tensor, Tensor | None]:
         """Return the encoded panoramas (B, N, H), zero for STOP and padding, and the token of STOP (B, H).
 
-        The token of STOP is None, and stands for zeros, without a grounding head.
+        Without a grounding head, the token of STOP is None instead of zeros.
         """
         if self.config.grounding:
             grounded = self._ground(state, observation)

@@ -51,7 +51,7 @@ class PackedLayout:
         """Return the layout of the same packed tensor whose sequences are the groups' joined sequences.
 
         Padding follows the last token of a group only, so that there is less of it. The result is kept for
-        the next call, because all layers of a network ask for the same groups.
+        the next call, because all layers of a network use the same groups.
         """
         if groups is None:
             return self

@@ -19,7 +19,7 @@ from esceme.errors import EscemeError
 COMMANDS = {
     "demo": ("demo_command:demo", "Train an agent without and one with memory, and compare them."),
     "synth": ("synth_command:synth", "Generate the embedded world: houses in the public file formats."),
-    "data check": ("data_command:check", "Report what a data folder holds and what is wrong with it."),
+    "data check": ("data_command:check", "Check the files of a data folder."),
     "data r4r": ("data_command:r4r", "Make R4R, the long-path dataset, from R2R."),
     "data tours": ("data_command:tours", "Make IVLN-style tours: long series of episodes in one scene."),
     "features pack": (
@@ -37,9 +37,9 @@ COMMANDS = {
     "train": ("train_command:train", "Train a navigator by a recipe, or resume an interrupted run."),
     "train-planner": (
         "planner_command:train_planner",
-        "Train the planner of a run: a speaker, and a belief about routes.",
+        "Train the planner of a run, which `evaluate --planner routes` uses.",
     ),
-    "speak": ("planner_command:speak", "Describe a route by the words that a planner's speaker expects."),
+    "speak": ("planner_command:speak", "List words for a route, or write instructions for random paths."),
     "evaluate": (
         "evaluate_command:evaluate",
         "Run a navigator on a split under a memory protocol, and score it.",
@@ -50,14 +50,20 @@ COMMANDS = {
         "reproduce_command:reproduce",
         "Train, evaluate and report what a table of the paper or a study needs.",
     ),
-    "memory show": ("memory_command:show", "Describe a memory store or bank file, or draw a store."),
+    "memory show": (
+        "memory_command:show",
+        "Show the contents of a memory store or bank file, or draw a store.",
+    ),
     "memory merge": ("memory_command:merge", "Merge memory stores, or bank files, into one."),
     "memory export": ("store_command:export", "Write a memory store as GeoJSON, Parquet, bank or store."),
     "memory import": ("store_command:import_", "Add a bank, a Parquet table or a store to a store."),
-    "memory forget": ("store_command:forget", "Remove observations from a memory, with an audit row."),
-    "memory check": ("store_command:check", "Verify every row of a memory, and name what is damaged."),
+    "memory forget": (
+        "store_command:forget",
+        "Remove observations from a store, or a scene from a bank file.",
+    ),
+    "memory check": ("store_command:check", "Verify the checksums of a memory store or bank file."),
     "serve": ("serve_command:serve", "Serve a memory store to many robots, over HTTP."),
-    "score": ("score_command:score", "Score a prediction file with all metrics of the field."),
+    "score": ("score_command:score", "Score a prediction file: SR, SPL, nDTW and further metrics."),
     "submit": ("submit_command:submit", "Check predictions and write the file that a leaderboard accepts."),
     "mattersim run": (
         "mattersim_command:run",
@@ -65,7 +71,7 @@ COMMANDS = {
     ),
     "scene": ("scene_command:scene", "Draw a scene from above, with paths on it, as SVG."),
     "view": ("view_command:view", "Write one HTML page that shows what agents saw, did and remembered."),
-    "walk": ("walk_command:walk", "Serve a live page: an agent walks your instructions, or you walk."),
+    "walk": ("walk_command:walk", "Serve a live page: an agent follows your instructions, or you walk."),
     "figure memory": ("figure_command:memory", "Draw how the memory of a scene grew in an evaluation."),
     "figure episode": (
         "figure_command:episode",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.markup import escape
@@ -19,7 +19,7 @@ from esceme.runs import as_json, load_run
 
 
 def import_(
-    file: tyro.conf.Positional[Path],
+    file: Annotated[Path, tyro.conf.arg(metavar="FILE")],
     /,
     out: Path,
     task: TaskName = "r2r",
@@ -86,7 +86,7 @@ def import_(
     return 0
 
 
-def export(run: tyro.conf.Positional[Path], /, out: Path, json: bool = False) -> int:
+def export(run: Annotated[Path, tyro.conf.arg(metavar="RUN")], /, out: Path, json: bool = False) -> int:
     """Write the weights of a run as a fine-tuned checkpoint that the original code loads.
 
     Examples:

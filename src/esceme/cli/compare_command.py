@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Table
@@ -27,7 +27,9 @@ FEW_SCENES = 10
 
 
 def compare(
-    results: tyro.conf.Positional[tuple[Path, ...]],
+    results: Annotated[
+        tuple[Path, ...], tyro.conf.arg(metavar="RESULT RESULT...", help_behavior_hint="(required)")
+    ],
     /,
     measures: tuple[str, ...] | None = None,
     group_seeds: bool = False,
@@ -54,8 +56,8 @@ def compare(
 
     Args:
         results: result files, or folders that `esceme evaluate` wrote; at least two.
-        measures: measures to compare; by default the common ones, and those of tours (t_ndtw t_sr t_spl)
-            if all results are of the same tours.
+        measures: measures to compare; by default sr spl osr ne tl cls ndtw sdtw gp, and t_ndtw
+            t_sr t_spl if all results are of the same tours.
         group_seeds: average results that differ only in their seeds, which also covers shuffled orders.
         first_told: count only the first instruction of each path, in the order in which the episodes were
             run. Later instructions repeat a path that an agent with memory may know.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.markup import escape
@@ -24,7 +25,7 @@ MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fault": "[bold red]FA
 
 
 def check(
-    directory: tyro.conf.Positional[str],
+    directory: Annotated[str, tyro.conf.arg(metavar="FOLDER")],
     /,
     task: tuple[TaskName, ...] = (),
     deep: bool = False,
@@ -117,7 +118,9 @@ def r4r(r2r: Path, connectivity: Path, out: Path, json: bool = False) -> int:
 
 
 def tours(
-    annotations: tyro.conf.Positional[tuple[Path, ...]],
+    annotations: Annotated[
+        tuple[Path, ...], tyro.conf.arg(metavar="FILE...", help_behavior_hint="(required)")
+    ],
     /,
     out: Path,
     task: TaskName = "r2r",

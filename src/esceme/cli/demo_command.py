@@ -40,7 +40,7 @@ def demo(
     Generates the embedded world (two minutes on two cores; later runs reuse it), trains both agents in
     parallel with the same budget, evaluates them in houses of the training split and in unseen houses under
     four memory protocols, and writes a report with figures and an HTML page that shows every episode. On two
-    cores the whole demo takes ten minutes at most. After an interruption the same command continues. Needs no
+    idle cores the demo takes about seven minutes. After an interruption the same command continues. Needs no
     data and no GPU.
 
     Examples:

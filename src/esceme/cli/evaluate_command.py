@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -29,7 +29,7 @@ DRAWS = 1000
 
 
 def evaluate(
-    run: tyro.conf.Positional[str],
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")],
     /,
     split: str,
     memory: Protocol,
@@ -82,32 +82,35 @@ def evaluate(
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --orders 5 --first-told
         esceme evaluate runs/esceme-r2r --split val_unseen --memory warm --store site.db --robot r1
         esceme evaluate runs/esceme-r2r --split val_unseen --memory cold --engine packed --precision guarded
+        esceme evaluate runs/hamt-r2r --split val_unseen --memory cold --planner routes
         esceme evaluate random --split val_unseen --memory none --data datasets --json
         torchrun --nproc-per-node 2 -m esceme evaluate runs/esceme-r2r --split val_unseen --memory cold
 
     Args:
         run: a run folder, or a scripted agent: random, shortest or stop.
         split: the split of the task.
-        memory: the memory protocol: none (for agents without a reader), cold (ESceme: empty at the start of
-            the split), two-pass (ESceme*: the split is run twice), episodic, tour, warm (starts with --bank
-            or --store), or a control: masked (recalls zeros), oracle (everything remembered beforehand).
+        memory: when memory starts and is cleared: none (for agents without a reader), cold (ESceme: empty at
+            the start of the split), two-pass (ESceme*: the split is run twice), episodic and tour (cleared
+            before every episode or tour), warm (starts with --bank or --store), or a control: masked (recall
+            returns zeros), oracle (everything is remembered beforehand).
         task: by default the task of the run.
         bank: file of stored memories with which the protocol `warm` starts.
-        store: a memory store (docs/robots.md): everything remembered is durable there at once. With
+        store: a memory store (docs/robots.md), to which everything remembered is written at once. With
             `warm` the memory starts with what the store held when this evaluation began, otherwise empty.
         robot: the name under which the store keeps the observations.
-        prefer: with a store, recall the first durable observation of a viewpoint, or the newest.
+        prefer: which observation of a viewpoint is recalled from a store.
         allow_other_scenes: accept a bank that holds none of the scenes of the split, and so has no effect.
-        tours: a file of tours (IVLN), which the episodes follow under any protocol; adds t_ndtw, t_sr, t_spl.
+        tours: a file of tours (IVLN), which determine the order of the episodes; adds t_ndtw, t_sr, t_spl.
         oracle_phases: on tours, also remember the paths to an episode's goal and to the next start.
-        schedule: lanes, or interleaved: batches of mixed scenes as in the released code, in one process.
+        schedule: lanes (the episodes of a scene one after the other), or interleaved (batches of mixed scenes
+            as in the released code, in one process).
         order: the order of the episodes of a scene, with the schedule lanes.
-        orders: evaluate in this many shuffled orders, with the seeds --seed, --seed + 1 and so on; report
+        orders: number of shuffled orders to evaluate, with the seeds --seed, --seed + 1 and so on; report
             mean and standard deviation over them.
         episodes: file of the episode ids to run, in this order: text with an id per line, or a JSON array.
-        limit: run only the first episodes of the split or of --episodes (selected before they are shuffled).
-        batch: the number of episodes that run side by side.
-        processes: the number of processes that share the scenes.
+        limit: number of episodes to run, from the start of the split or of --episodes, before shuffling.
+        batch: the number of episodes that run in parallel.
+        processes: the number of processes among which the scenes are divided.
         seed: seed of shuffled orders, of the random agent and of the bootstrap.
         data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world
             of size small, or `embedded:tiny`.
@@ -116,18 +119,18 @@ def evaluate(
         max_tokens: maximum number of token ids per instruction; by default that of the run.
         precision: number format of the network. With bf16 and int8, decisions may change and may depend on
             --batch; guarded computes in int8 and repeats close decisions in fp32 (docs/performance.md).
-        engine: packed stores the weights as the CPU's matrix kernels read them: faster, equal up to rounding.
+        engine: packed stores weights in the layout of the CPU's matrix kernels: faster, equal up to rounding.
         trace: also write trace.jsonl, which describes every decision: probabilities with and without memory,
             recalled viewpoints, attention to the words (docs/traces.md).
         planner: routes compares whole routes in the scene's map; see `esceme train-planner`.
-        belief: the planner's belief: full, or a control: blind (without the instruction), no-lengths,
-            one scorer (follower: the agent; speaker; matcher), or all but one (no-follower, no-speaker,
-            no-matcher).
-        choice: the planner takes the route of best expected score (bayes), the most probable (argmax), or
-            looks one step ahead at the frontier (lookahead).
+        belief: what the planner's probabilities of routes use: full (everything), or a control: blind (not
+            the instruction), no-lengths, one scorer (follower: the agent; speaker; matcher), or all but one
+            (no-follower, no-speaker, no-matcher).
+        choice: the planner chooses the route of the best expected score (bayes), the most probable (argmax),
+            or also counts what could be reached from unvisited viewpoints (lookahead).
         instructions: with other, a control, every episode gets the instruction of another path in its scene.
-        paranoid: read and check weights and features again, although size and time stamps of their files are
-            those of an earlier evaluation.
+        paranoid: read and check weights and features again, even if the size and time stamps of their files
+            have not changed since an earlier evaluation.
         out: the folder of trajectories, predictions, scores and memories; by default in RUN/evaluations.
         first_told: also score only the first instruction of each path, in the order in which the episodes are
             run. Later instructions repeat a path that a memory may know.
@@ -138,7 +141,7 @@ def evaluate(
         raise ConfigError(f"--bootstrap {bootstrap}: expected the number of samples, 0 for none")
     is_sharded, is_main = "RANK" in os.environ, os.environ.get("RANK", "0") == "0"
     if is_sharded and orders is not None:
-        raise ConfigError("--orders: give torchrun one order at a time, by --order shuffled and --seed")
+        raise ConfigError("--orders does not work under torchrun; give --order shuffled and --seed")
     config = EvaluationConfig(
         run=run,
         data=str(find_data(data, is_main=is_main)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import radians
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.table import Table
@@ -31,7 +31,7 @@ from esceme.world.features import HDF5_SUFFIXES, write_features
 
 
 def pack(
-    source: tyro.conf.Positional[Path],
+    source: Annotated[Path, tyro.conf.arg(metavar="FILE")],
     /,
     out: Path | None = None,
     width: int | None = None,
@@ -65,7 +65,7 @@ def pack(
 
 
 def extract(
-    panoramas: tyro.conf.Positional[Path],
+    panoramas: Annotated[Path, tyro.conf.arg(metavar="FOLDER")],
     /,
     out: Path,
     encoder: Literal["small", "vit-b-16"] = "small",

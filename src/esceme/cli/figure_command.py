@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -23,7 +24,7 @@ from esceme.report.selection import RULE_TEXTS, SelectionRule, select_by_rule
 
 
 def memory(
-    result: tyro.conf.Positional[Path],
+    result: Annotated[Path, tyro.conf.arg(metavar="RESULT")],
     /,
     data: str | None = None,
     scene: str | None = None,
@@ -33,8 +34,9 @@ def memory(
 ) -> int:
     """Draw how the memory of a scene grew during an evaluation (Figure 3 of the paper).
 
-    By default the pictures are steps of two episodes, as in the paper: of the first, and of the next that
-    begins outside the memory and then meets it. With --after, they are the memory after numbers of episodes.
+    By default the pictures are steps of two episodes, as in the paper: the first, and the next that starts
+    at a viewpoint without memory and reaches remembered ones. With --after, they show the memory after these
+    numbers of episodes.
 
     Examples:
         esceme figure memory runs/small/evaluations/r2r-val_unseen-cold --data embedded
@@ -71,7 +73,7 @@ def memory(
 
 
 def episode(
-    results: tyro.conf.Positional[tuple[Path, ...]],
+    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULT...", help_behavior_hint="(required)")],
     /,
     data: str | None = None,
     episode: str | None = None,
@@ -84,10 +86,10 @@ def episode(
 ) -> int:
     """Draw an episode: the paths of all results from above, and the panoramas of every step.
 
-    Name the episode, or select episodes by a rule that compares the last result with the others:
-    helped (where it is ahead most: by success, then by SPL), hurt (where it is behind most), failures (where
-    it fails; first where another succeeds, then by distance to the goal). Episodes of different scenes come
-    first.
+    Give the id of the episode, or select episodes by a rule that compares the last result with the others:
+    helped (it exceeds the others most: by success, then by SPL), hurt (the others exceed it most), failures
+    (it fails; first where another succeeds, then by distance to the goal). Episodes of different scenes are
+    preferred.
 
     Examples:
         esceme figure episode none/RESULT cold/RESULT --data embedded --rule helped
@@ -151,7 +153,7 @@ def _note_missing_panoramas(loaded: ResultSet, ids: Sequence[str]) -> None:
 
 
 def curves(
-    results: tyro.conf.Positional[tuple[Path, ...]],
+    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULT...", help_behavior_hint="(required)")],
     /,
     measure: str = "spl",
     over: ProgressAxis = "share",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import tyro
@@ -26,7 +27,7 @@ _NOTHING = SceneSize("", 0, 0, 0, 0, 0.0, 0.0)
 
 
 def show(
-    file: tyro.conf.Positional[Path],
+    file: Annotated[Path, tyro.conf.arg(metavar="MEMORY")],
     /,
     out: Path | None = None,
     scene: str | None = None,
@@ -52,7 +53,7 @@ def show(
     if is_store(file):
         return _show_store(file, out, scene, colour, json)
     if out is not None:
-        raise ConfigError(f"{file}: a bank file has no positions; a store (--store) can be drawn")
+        raise ConfigError(f"{file}: a bank file has no positions and cannot be drawn; give a memory store")
     header = read_header(file)
     facts = {
         "format": header.format,
@@ -73,7 +74,14 @@ def show(
     return 0
 
 
-def merge(files: tyro.conf.Positional[tuple[Path, ...]], /, out: Path, json: bool = False) -> int:
+def merge(
+    files: Annotated[
+        tuple[Path, ...], tyro.conf.arg(metavar="MEMORY MEMORY...", help_behavior_hint="(required)")
+    ],
+    /,
+    out: Path,
+    json: bool = False,
+) -> int:
     """Merge memory stores, or bank files, into one, as if one memory had visited all viewpoints.
 
     All must have the same features and pooling. The order does not matter. Stores keep all observations: if
@@ -86,7 +94,7 @@ def merge(files: tyro.conf.Positional[tuple[Path, ...]], /, out: Path, json: boo
 
     Args:
         files: stores or bank files, at least two.
-        out: the file to write; the first of `files`, or a new file.
+        out: the file to write: a new file, or the first input.
         json: print one json object instead of text.
     """
     if len(files) < 2:

@@ -19,7 +19,7 @@ from esceme.route_descriptions import describe_route, generate_instructions
 
 
 def train_planner(
-    run: tyro.conf.Positional[Path],
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
     /,
     data: str | None = None,
     features: Path | None = None,
@@ -67,7 +67,7 @@ def train_planner(
 
 
 def speak(
-    run: tyro.conf.Positional[Path],
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
     /,
     scene: str = "",
     path: tuple[str, ...] = (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import fill
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.markup import escape
@@ -14,7 +14,7 @@ from esceme.config import Experiment, as_json, flatten
 from esceme.recipes import PUBLISHED, RECIPES, find_recipe
 
 
-def recipes(name: tyro.conf.Positional[str] = "", /, json: bool = False) -> int:
+def recipes(name: Annotated[str, tyro.conf.arg(metavar="[RECIPE]")] = "", /, json: bool = False) -> int:
     """List the recipes that can be trained, or describe one of them.
 
     A recipe is a named training experiment: either a row of the paper's tables with the settings of the

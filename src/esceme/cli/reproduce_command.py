@@ -33,7 +33,7 @@ LIST = "list"
 
 
 def reproduce(
-    targets: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TARGET")],
+    targets: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TARGET...", help_behavior_hint="(required)")],
     /,
     data: str = "embedded",
     seeds: int | None = None,
@@ -46,9 +46,9 @@ def reproduce(
 ) -> int:
     """Train and evaluate what a table of the paper, or a study, needs, and report it.
 
-    `esceme reproduce list` lists the targets, what they need, and whether the data can serve them; `all`
+    `esceme reproduce list` lists the targets, the data that they need, and whether these are available; `all`
     stands for those that can run. Every training has a folder named by a digest of code, settings, data and
-    seed: what is finished is not repeated, targets share trainings, and an interrupted command resumes.
+    seed, so finished work is not repeated, targets share trainings, and an interrupted command resumes.
 
     Examples:
         esceme reproduce list

@@ -126,7 +126,7 @@ def _check_options(
 ) -> None:
     """Raise `ConfigError` if an option has no effect for the task or a required option is missing."""
     if TASKS[task].scores_objects and objects is None:
-        raise ConfigError("REVERIE counts success by the objects in sight: give --objects FILE")
+        raise ConfigError("REVERIE scores need the objects visible from each viewpoint: give --objects FILE")
     if not TASKS[task].scores_objects and objects is not None:
         raise ConfigError(f"--objects belongs to reverie, not to {task}")
     if success not in TASKS[task].success_rules:

@@ -6,6 +6,7 @@ import socket
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ MAX_CONNECTIONS = 1000
 
 
 def serve(
-    store: tyro.conf.Positional[str],
+    store: Annotated[str, tyro.conf.arg(metavar="STORE")],
     /,
     host: str = "127.0.0.1",
     port: int = 8765,
@@ -40,13 +41,13 @@ def serve(
 
     Args:
         store: the store: a path, or postgresql://USER@HOST/DATABASE, which several services may share.
-        host: address to listen on; by default this machine alone.
-        port: 0 takes a free one.
+        host: address to listen on; by default only this machine can connect.
+        port: port to listen on; 0 selects a free one.
         token_file: file of the token where ESCEME_TOKEN is not set; by default STORE.token. It is created
             with a new token, which is printed once.
         max_body: largest request in bytes.
         max_batch: largest number of observations or viewpoints of a request.
-        rate: requests per second of one robot.
+        rate: maximum number of requests per second from one robot.
         json: print the address and the token file as one JSON object.
     """
     if not 0 <= port < 65536 or min(max_body, max_batch, rate) <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -23,7 +24,7 @@ GEOJSON, PARQUET, BANK, STORE = ".geojson", ".parquet", ".safetensors", ".db"
 
 
 def export(
-    store: tyro.conf.Positional[str],
+    store: Annotated[str, tyro.conf.arg(metavar="STORE")],
     /,
     out: Path,
     scene: str | None = None,
@@ -71,7 +72,7 @@ def export(
 
 
 def import_(
-    file: tyro.conf.Positional[Path],
+    file: Annotated[Path, tyro.conf.arg(metavar="FILE")],
     /,
     store: Path,
     robot: str = "import",
@@ -87,8 +88,8 @@ def import_(
     Args:
         file: bank file, .parquet file of `esceme memory export`, or store.
         store: file of the store; it is created if it does not exist.
-        robot: the robot that is named for the memories of a bank file.
-        features: for a bank file and a new store, the feature file that the bank was built from.
+        robot: the name under which the store keeps the memories of a bank file.
+        features: the feature file from which a bank file was built; required if the store is new.
         json: print one json object instead of text.
     """
     if is_store(file):
@@ -118,7 +119,7 @@ def import_(
 
 
 def forget(
-    file: tyro.conf.Positional[str],
+    file: Annotated[str, tyro.conf.arg(metavar="MEMORY")],
     /,
     scene: str | None = None,
     viewpoint: str | None = None,
@@ -150,7 +151,7 @@ def forget(
     if not is_store(file):
         if scene is None or viewpoint or robot or before or superseded:
             raise ConfigError(
-                f"{file}: of a bank file, whole scenes are forgotten: give --scene, nothing else"
+                f"{file}: a bank file forgets whole scenes only; give --scene and no other option"
             )
         bank = load_bank(file)
         number = len(bank[scene])
@@ -171,7 +172,7 @@ def forget(
     return 0
 
 
-def check(file: tyro.conf.Positional[str], /, json: bool = False) -> int:
+def check(file: Annotated[str, tyro.conf.arg(metavar="MEMORY")], /, json: bool = False) -> int:
     """Verify every row of a store, or the checksum of a bank file. The exit code is 1 if it is damaged.
 
     Examples:

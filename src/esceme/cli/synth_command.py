@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from esceme.cli.console import note, print_json, progress
 from esceme.errors import ConfigError
@@ -17,7 +20,7 @@ def synth(
     scenes: int | None = None,
     seed: int = 0,
     processes: int = 2,
-    cache: bool = True,
+    cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: the cache is used)")] = True,
     json: bool = False,
 ) -> int:
     """Generate the embedded world: houses with panoramas, features and all tasks, in the public formats.
@@ -37,8 +40,8 @@ def synth(
         size: tiny (for tests; seconds) or small (for the demo; about two minutes on two cores).
         scenes: number of training houses, instead of the size's own number.
         seed: seed of all random choices.
-        processes: number of processes that render houses; it does not change the files.
-        cache: with --no-cache, the world is neither read from the cache nor stored there.
+        processes: number of processes that render houses; the files do not depend on it.
+        cache: neither read the world from the cache nor store it there.
         json: print one JSON object instead of text.
     """
     if processes < 1:

@@ -15,7 +15,7 @@ from esceme.report.paper import FORMATS, add_results
 
 def table(
     target: Annotated[str, tyro.conf.arg(metavar="TARGET")],
-    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULT")] = (),
+    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[RESULT...]")] = (),
     /,
     format: Literal["markdown", "latex", "json"] = "markdown",
     out: Path | None = None,

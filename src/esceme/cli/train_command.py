@@ -47,7 +47,7 @@ HIDDEN = {"about", "differences", "feature_source", "origin", "vocabulary", "cla
 
 
 def train(
-    recipe: tyro.conf.Positional[str],
+    recipe: Annotated[str, tyro.conf.arg(metavar="RECIPE")],
     /,
     out: Path,
     experiment: Annotated[Experiment, tyro.conf.arg(name="")],
@@ -63,8 +63,8 @@ def train(
     `esceme recipes` lists the recipes. Every field of a recipe can be set by an option. If the last part of
     the option's name is unique, the parts before may be left out: --training.batch 16 or --batch 16.
 
-    OUT becomes a run folder: the last weights, the best validated weights in OUT/best, states to resume from,
-    and the log. Under torchrun every process trains on its share of a batch; the first one prints.
+    OUT becomes a run folder with the last weights, the weights of the best validation (OUT/best), checkpoints
+    and the log. Under torchrun every process trains on its share of each batch; the first one prints.
 
     Examples:
         esceme train r2r-small-esceme --data embedded --out runs/small
@@ -73,7 +73,7 @@ def train(
         torchrun --nproc-per-node 4 -m esceme train rxr-hamt --data datasets --out runs/rxr
 
     Args:
-        recipe: the experiment to train.
+        recipe: name of the experiment to train.
         out: the run folder to write or to resume.
         experiment: the recipe with the options applied.
         data: the data folder, by default ESCEME_DATA, else ./datasets; or `embedded`, the generated world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.table import Table
@@ -13,7 +14,12 @@ from esceme.verify import VerificationReport
 from esceme.verify import verify as verify_folder
 
 
-def verify(directory: tyro.conf.Positional[Path], /, data: str | None = None, json: bool = False) -> int:
+def verify(
+    directory: Annotated[Path, tyro.conf.arg(metavar="FOLDER")],
+    /,
+    data: str | None = None,
+    json: bool = False,
+) -> int:
     """Compare this implementation with a folder of reference numbers from the original one.
 
     Prints a row per file and quantity. Exit code 0: every recognised file was compared completely and is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ from esceme.viewer.page_pictures import PictureSize, add_pictures
 
 
 def view(
-    results: tyro.conf.Positional[tuple[Path, ...]],
+    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULT...", help_behavior_hint="(required)")],
     /,
     data: str | None = None,
     out: Path = Path("page.html"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -24,7 +25,7 @@ DEMO_RUN = Path("demo/memory")
 
 
 def walk(
-    run: tyro.conf.Positional[str | None] = None,
+    run: Annotated[str | None, tyro.conf.arg(metavar="[RUN]")] = None,
     /,
     data: str | None = None,
     split: str = "val_unseen",
@@ -38,8 +39,8 @@ def walk(
 ) -> int:
     """Serve a live page on this machine: an agent walks your instructions, or you walk yourself.
 
-    Type an instruction and the agent walks it step by step, with its probabilities and with its memory as it
-    grows; or walk an episode yourself by clicking in the panoramas, and compare your scores with the agent's.
+    Type an instruction and the agent follows it step by step, with its probabilities and its memory; or walk
+    an episode yourself by clicking in the panoramas, and compare your scores with the agent's.
     The memory is kept between walks, and can be cleared and saved. The server listens on 127.0.0.1 only.
 
     Examples:
@@ -55,7 +56,7 @@ def walk(
         features: the feature file, where the data folder has several.
         bank: file of a memory with which the agent starts.
         save: file to which the page saves the memory.
-        port: port of the server; 0 takes a free one.
+        port: port of the server; 0 selects a free one.
         open: open the page in the browser.
         json: print the address of the page as one JSON object.
     """

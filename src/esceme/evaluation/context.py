@@ -516,8 +516,8 @@ def order_episodes(
 def exchange_instructions(episodes: Sequence[Episode]) -> list[Episode]:
     """Return the episodes, each with the instruction of another path in its scene; a control.
 
-    Within a scene, the instructions of half the paths further on are taken. Raise `ConfigError` if a scene
-    has only one path.
+    Path i of the n paths of a scene gets the instructions of path i + n // 2, counted modulo n. Raise
+    `ConfigError` if a scene has only one path.
     """
     by_path: dict[str, dict[str, list[Episode]]] = {}
     for episode in episodes:

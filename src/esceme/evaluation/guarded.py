@@ -35,7 +35,7 @@ class GuardCalibration(msgspec.Struct, frozen=True, kw_only=True):
     margin: Annotated[float, msgspec.Meta(gt=0)]
     """Decisions whose two best scores are closer are computed again."""
     largest_error: Annotated[float, msgspec.Meta(ge=0)]
-    """Largest change by low precision of a difference between the best score and another one."""
+    """Largest error of the difference between the best score and any other score, caused by low precision."""
     decisions: Annotated[int, msgspec.Meta(ge=1)]
     """Number of decisions that were compared."""
 

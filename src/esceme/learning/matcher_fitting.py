@@ -39,17 +39,23 @@ class MatcherConfig:
     epochs: Count = 8
     """Number of passes over the instructions; 0 trains a planner without a matcher."""
     hidden: Size = 128
+    """Width of the hidden layers."""
     dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    """Dropout of the network."""
     learning_rate: NonNegative = 2e-3
+    """Learning rate of AdamW after warm-up."""
     weight_decay: NonNegative = 1e-2
+    """Weight decay of AdamW."""
     batch_size: Size = 32
+    """Number of instructions per iteration."""
     routes: Size = 40
     """Greatest number of routes that an instruction is compared with, drawn at random in each epoch."""
     partial: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Share of instructions whose map is a random partial map."""
+    """Share of instructions whose routes are those of a random partial map; the others use complete maps."""
     max_instructions: Size = 15_000
     """Greatest number of instructions to learn from; they are drawn at random."""
     seed: Count = 0
+    """Seed of initialisation, sampling and dropout."""
 
     def __post_init__(self) -> None:
         check_settings(self)

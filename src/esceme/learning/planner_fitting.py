@@ -59,12 +59,14 @@ class PlannerFitConfig:
     cleared_episodes_per_scene: Size = 20
     """Number of episodes per held-out scene in a rollout whose map is cleared before each episode."""
     late: Weights = (2.0, 4.0, 7.0)
-    """Exploration weights to try for later episodes in a building; larger ones too if the last is best."""
+    """Exploration weights to try for later episodes in a building. If the last is best, larger ones too. An
+    exploration weight multiplies the probability of routes to unvisited viewpoints."""
     early: Weights = (4.0, 10.0, 20.0)
     """Exploration weights that are tried for the first episodes in a building."""
     cleared: Weights = (1.0, 2.0, 4.0)
     """Exploration weights that are tried for maps that are cleared before each episode."""
     seed: Count = 0
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         check_settings(self)

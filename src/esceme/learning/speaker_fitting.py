@@ -41,7 +41,7 @@ class SpeakerConfig:
     """Settings of a speaker."""
 
     codes: Size = 400
-    """Number of codes of views."""
+    """Number of codes: clusters of view features."""
     code_viewpoints: Size = 900
     """Number of viewpoints whose views the codes are fitted to."""
     max_instructions: Size = 12_000
@@ -49,7 +49,7 @@ class SpeakerConfig:
     iterations: Size = 6
     """Number of iterations of expectation maximisation."""
     prior: float = 5.0
-    """Number of words from the background that are added to the words of every concept."""
+    """Pseudo-count of the word probabilities: number of background words added to the counts of a concept."""
     background: float = 0.3
     """Initial probability that a word comes from the background."""
     step_positions: Size | None = None
@@ -57,6 +57,7 @@ class SpeakerConfig:
     word_positions: Size | None = None
     """Number of relative positions of words in the alignment; by default 12, or 24 for long paths."""
     seed: int = 0
+    """Seed of the sampled viewpoints and instructions."""
 
     def __post_init__(self) -> None:
         check_settings(self)

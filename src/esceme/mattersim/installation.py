@@ -34,7 +34,7 @@ def install(
     folders = {"connectivity": connectivity, "panoramas": panoramas}
     for name, folder in folders.items():
         if folder is not None and not Path(folder).is_dir():
-            raise ConfigError(f"{name}: {folder} is no folder")
+            raise ConfigError(f"{name}: {folder} is not a folder")
     settings = {name: str(Path(folder).resolve()) for name, folder in folders.items() if folder is not None}
     finder = MatterSimFinder(settings, replace=replace, report=report or (lambda message: None))
     sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, MatterSimFinder)]

@@ -5,7 +5,7 @@ navigable locations equal those of the original. Four unintended behaviours of t
 reproduced:
 
 * A call that fails changes nothing. The original leaves some environments changed.
-* A second `initialize` has no effect, and one after `close` starts anew. In the original, the batch grows.
+* A second `initialize` has no effect; after `close` it starts again. In the original, the batch grows.
 * Every simulator has its own navigation graphs and random numbers. In the original, the first simulator of a
   process decides.
 * A scan whose file could not be read is read again at the next call.

@@ -53,6 +53,7 @@ class GraphEncodingConfig:
     """Whether to add a learned vector to the token. It distinguishes the token from views, and the token of
     an empty memory from zeros."""
     initial_std: Positive = 0.02
+    """Standard deviation of the initial weights."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -124,7 +124,9 @@ class CandidateEnhancingConfig:
     (`both`). With an addition, the last layer is initialised to zero. An agent trained without memory then
     starts with unchanged inputs."""
     epsilon: Positive = 1e-12
+    """LayerNorm epsilon."""
     initial_std: Positive = 0.02
+    """Standard deviation of the initial weights."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,8 +1,8 @@
-"""`RemoteStore`: client of `esceme serve`. While the service is away, they wait in a file, the outbox.
+"""`RemoteStore`: client of `esceme serve`. While it does not answer, observations wait in a file, the outbox.
 
 Every request may be sent twice: observations have keys, and the service skips those that it has. The outbox
 is a `MemoryStore`; an observation leaves it when the service has acknowledged it. `remember` therefore
-returns when observations are durable, there or here.
+returns when observations are durable, in the service or in the outbox.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from esceme.memory.store_wire import (
 )
 
 TIMEOUT = 30.0
-"""Seconds until a service that does not answer counts as away."""
+"""Seconds until a service that does not answer counts as unreachable."""
 RETRY_SECONDS = 1.0
-"""Time between two attempts to reach a service that is away."""
+"""Time between two attempts to reach an unreachable service."""
 MAX_BODY = 4_000_000
 """Approximate size in bytes of the largest request."""
 BUSY = (408, 429, 502, 503, 504)
@@ -101,7 +101,7 @@ class RemoteStore:
 
     @property
     def num_forgettings(self) -> int:
-        """Number of operations that removed observations; the last known one while the service is away."""
+        """Number of operations that removed observations; the last known one without a connection."""
         if not self.is_away:
             try:
                 found = decode_json(self._request("GET", "/v1/store"), _Description)
@@ -121,7 +121,7 @@ class RemoteStore:
         return len(self._outbox)
 
     def begin_session(self, robot: str, session: str) -> int:
-        """Return the number of the last arrival before a session began; 0 while the service is away."""
+        """Return the number of the last arrival before a session began; 0 if the service is unreachable."""
         body = msgspec.json.encode({"robot": robot, "session": session})
         try:
             return int(decode_json(self._request("POST", "/v1/session", body), dict[str, int])["arrivals"])
@@ -129,7 +129,7 @@ class RemoteStore:
             return 0
 
     def remember(self, observations: Sequence[StoredObservation]) -> int:
-        """Store observations durably, in the outbox while the service is away; return how many were new."""
+        """Store observations durably, in the outbox without a connection; return how many were new."""
         checked = [observation.checked(self.settings) for observation in observations]
         with self._lock:
             if self.sync():
@@ -156,7 +156,7 @@ class RemoteStore:
     def recalled(
         self, *, prefer: Prefer = "first", until: int | None = None, scene: str | None = None
     ) -> Iterator[StoredObservation]:
-        """Yield what is recalled, by scene and viewpoint; of the outbox alone while the service is away."""
+        """Yield what is recalled, by scene and viewpoint; from the outbox if the service is unreachable."""
         request = {"prefer": prefer, "until": until, "scene": scene}
         waiting = {(item.scene, item.viewpoint): item for item in self._outbox.recalled(prefer=prefer)}
         found = dict[tuple[str, str], StoredObservation]()
@@ -177,7 +177,7 @@ class RemoteStore:
         yield from (joined[place] for place in sorted(joined) if scene in (None, place[0]))
 
     def arrivals(self, after: int = 0, limit: int = PAGE) -> list[tuple[int, StoredObservation]]:
-        """Return observations that arrived after number `after`; none while the service is away."""
+        """Return observations that arrived after number `after`; none while the service is unreachable."""
         try:
             request = msgspec.json.encode({"after": max(0, after), "limit": min(limit, PAGE)})
             body = self._request("POST", "/v1/arrivals", request)
@@ -187,7 +187,7 @@ class RemoteStore:
         return list(zip(decode_metadata(body, "numbers", list[int]), found, strict=True))
 
     def close(self) -> None:
-        """Send what waits if the service answers, and close the connection."""
+        """Send the observations of the outbox if the service answers, and close the connection."""
         self._away_until = 0.0
         try:
             if self.num_waiting and not self.sync():
@@ -200,7 +200,7 @@ class RemoteStore:
     # -- sending -----------------------------------------------------------------------------------------
 
     def sync(self) -> bool:
-        """Send what waits in the outbox; return whether nothing waits any more.
+        """Send the observations of the outbox; return whether the outbox is empty afterwards.
 
         Raise `DataError` if the service refuses an observation, for example because another robot of the same
         name stored its key. It stays in the outbox.

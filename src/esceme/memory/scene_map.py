@@ -235,7 +235,7 @@ class SceneMap:
         return self._first[rows + 1].astype(np.int64) - self._first[rows]
 
     def candidates(self, nodes: NDArray[np.integer], slots: NDArray[np.integer] | None = None) -> Candidates:
-        """Return candidate `slots` (B,) of visited nodes (B,), or all candidates of these nodes in turn."""
+        """Return candidate `slots` (B,) of visited nodes (B,), or all candidates of these nodes in order."""
         first = self._first[self.row_of[nodes]].astype(np.int64)
         if slots is None:
             counts = self.num_candidates(nodes)
@@ -350,7 +350,7 @@ class SceneMap:
 
 
 def slots_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return 0, 1, ... for each of `counts` in turn.
+    """Return the concatenation of 0, ..., count - 1 for each of `counts`.
 
     >>> slots_of(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]

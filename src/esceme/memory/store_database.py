@@ -63,7 +63,7 @@ def is_store(location: str | Path) -> bool:
 
 
 class StoreUnavailable(DataError):  # noqa: N818
-    """The database cannot be read or written: it is away, full, locked or damaged."""
+    """The database cannot be read or written: it is unreachable, full, locked or damaged."""
 
 
 class Database(ABC):

@@ -1,4 +1,4 @@
-"""Observations as one safetensors body, which any language reads: what services and clients exchange.
+"""Observations as one safetensors body: the format that services and clients exchange.
 
 The tensor `vectors` (n, D) holds the pooled vectors in the precision of the store; `features.i` (V, D) and
 `thumbnail.i` (bytes) belong to observation i where it has them. All else is JSON in the metadata, under

@@ -32,8 +32,8 @@ class StoredMemory(MemoryBank):
 
     A session stores each viewpoint once, at its first visit there. Its observations in a scene form the
     session `NAME/SCENE` of the store, numbered from 0. Scenes are independent of each other, so that an
-    evaluation stores the same keys in any number of processes. A resumed session goes on numbering and stores
-    nothing twice.
+    evaluation stores the same keys in any number of processes. A resumed session continues the numbers and
+    stores nothing twice.
 
     `forget` clears what this session recalls. It removes nothing from the store; see `MemoryStore.forget`.
     """

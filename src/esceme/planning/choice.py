@@ -70,10 +70,10 @@ def spl_utilities(
 def lookahead_utilities(
     routes: RouteSet, belief: NDArray[np.float64], walked: Sequence[int], exploration: float
 ) -> NDArray[np.float64]:
-    """Return the expected SPL of each route, (R,), where a walk to the frontier may end elsewhere.
+    """Return the expected SPL of each route, (R,), where a walk to the frontier may continue.
 
     The utility of a frontier viewpoint is `LOOKAHEAD` times its probability times its share of the way,
-    plus the best expected SPL of going on to a visited viewpoint if the goal is not beyond it.
+    plus the best expected SPL of continuing to a visited viewpoint if the goal is not beyond it.
     `exploration` has no effect.
     """
     area, ends, visited = routes.area, routes.ends, routes.is_visited

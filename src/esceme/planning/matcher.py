@@ -169,7 +169,7 @@ def route_index(
 ) -> NDArray[np.int64]:
     """Return the numbers of the steps of R routes, (R, T'), for `RouteMatcher`.
 
-    `steps` (R, T) and `ends` (R,) are numbers of steps. A route to the frontier goes on with unknown steps
+    `steps` (R, T) and `ends` (R,) are numbers of steps. A route to the frontier continues with unknown steps
     (number `unknown`) and an unknown end (`unknown` + 1), until it has `usual_steps` steps or one more.
     """
     total = np.where(is_visited, num_moves + 1, np.maximum(num_moves + 1, usual_steps))

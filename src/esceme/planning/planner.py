@@ -33,7 +33,7 @@ CHOICES = {"bayes": None, "argmax": argmax_utilities, "lookahead": lookahead_uti
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a planner knows besides the map: the instruction, and the trajectory so far as nodes."""
+    """Input of a planner besides the map: the instruction, and the trajectory so far as nodes."""
 
     words: NDArray[np.int64]
     """(L,): token ids of the instruction."""

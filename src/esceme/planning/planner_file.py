@@ -163,7 +163,7 @@ def build_planner(
 ) -> Planner:
     """Return the planner of a run folder.
 
-    `belief` is the name of a fitted belief. `is_cleared` says whether the map is cleared before each episode.
+    `belief` is the name of a fitted belief. With `is_cleared`, the map is cleared before each episode.
     """
     if belief not in stored.beliefs:
         raise ConfigError(f"belief '{belief}': this planner has {', '.join(stored.beliefs)}")

@@ -14,7 +14,7 @@ from esceme.settings import LARGEST, check_settings
 TURN_COLUMNS = ("straight", "turn_45", "turn_90", "turn_135", "turn_180")
 """Columns of a step: whether its turn, to either side, is nearest to this many degrees."""
 STEP_COLUMNS = (*TURN_COLUMNS, "metres", "detour")
-"""Columns of a step. `detour` are the metres of it that do not lead away from the start of the route."""
+"""Columns of a step. `detour` is the length in metres that does not lead away from the start of the route."""
 Weight = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 
 

@@ -1,6 +1,6 @@
 """`Speaker`: the probability of an instruction given a route, by word translation and alignment.
 
-This is model 2 of IBM's models of translation, from routes to instructions.
+This is IBM translation model 2, with the route as the source and the instruction as the target.
 
 Every step of a route emits concepts: a turn or a change of floor or the end, and codes of the views ahead and
 around. A word comes from a concept of one step, or from a background distribution over all words. Which step

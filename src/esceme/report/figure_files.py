@@ -46,7 +46,7 @@ def write_figure(drawing: str, path: str | Path) -> None:
 
 
 def write_gif(drawings: Sequence[str], path: str | Path) -> None:
-    """Write drawings of equal size as the frames of an animated GIF, which is repeated without end.
+    """Write drawings of equal size as the frames of an animated GIF that loops forever.
 
     The octree keeps rare colours, such as those of symbols, beside the many colours of panoramas.
     """

@@ -67,8 +67,8 @@ def moments_of_steps(history: MemoryHistory, per_episode: int = 3) -> list[Memor
     """Return the memory before steps of two episodes, as in the paper.
 
     Of the first episode, these are the first steps and the last. The second one is the first episode that
-    begins outside the memory and then meets it, or the next one if there is none. Its steps end where it
-    meets the memory.
+    starts at a viewpoint without memory and reaches remembered ones, or the next one if there is none. Its
+    steps end where it reaches them.
     """
     if not any(history.stored):
         raise ConfigError("this result has no memory; give a result of another memory protocol than 'none'")
@@ -101,7 +101,7 @@ def _meeting_step(history: MemoryHistory, number: int) -> int | None:
 
 
 def _meeting_episode(history: MemoryHistory) -> int:
-    """Return the first episode that begins outside the memory and meets it; 1 if there is none."""
+    """Return the first episode that starts outside the memory and reaches it; 1 if there is none."""
     numbers = range(1, len(history.stored))
     return next((n for n in numbers if _meeting_step(history, n)), min(1, len(history.stored) - 1))
 

@@ -118,7 +118,7 @@ def _read_evaluation(path: Path, table: PaperTable, target: str) -> SeededResult
     task, split = str(facts.get("task")), str(facts.get("split"))
     if task not in table.columns:
         raise DataError(
-            f"{path}: a result of task '{task}', and {target} is of {' and '.join(table.columns)}"
+            f"{path}: a result of task '{task}', but {target} is a table of {' and '.join(table.columns)}"
         )
     splits = dict.fromkeys(column.partition(".")[0] for column in table.columns[task] if "." in column)
     if split not in splits:

@@ -32,7 +32,7 @@ class SeededResult(NamedTuple):
     settings: bytes
     """Settings of evaluation and training without seeds. Results with equal settings form a group."""
     seeds: tuple[object, object]
-    """Seeds of training and evaluation. If the training is unknown, its weights stand for its seed."""
+    """Seeds of training and evaluation. If the training is unknown, its weights' digest replaces its seed."""
     training_known: bool
 
     @property

@@ -30,7 +30,7 @@ SUFFIXES = (".svg", ".pdf")
 ENCODED_EPISODE = 10
 """Number of the episode of its scene at whose end graph encoding is drawn."""
 MOMENTS = (1, 5, 20, 1_000_000)
-"""Numbers of episodes after which a memory is drawn; the last stands for all."""
+"""Numbers of episodes after which a memory is drawn; the last means all episodes."""
 CURVES = {"r2r": ("spl",), "r4r": ("spl", "cls"), "cvdn": ("gp",)}
 """Task -> measures over the progress of its split."""
 Folders = Mapping[str, Sequence[Path]]

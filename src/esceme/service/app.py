@@ -134,7 +134,7 @@ class Service:
             raise StoreUnavailable(str(error)) from None
 
     def close(self) -> None:
-        """Write what waits and close all connections."""
+        """Write the queued observations and close all connections."""
         if self.writer is not None:
             self.writer.close()
         if self._reader is not None:

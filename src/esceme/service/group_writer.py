@@ -49,7 +49,7 @@ class GroupWriter:
         return future
 
     def close(self) -> None:
-        """Write what waits, end the thread and close the store."""
+        """Write the queued observations, end the thread and close the store."""
         self._entries.put(None)
         self._thread.join()
         self.store.close()

@@ -28,7 +28,7 @@ class AnnotatedPath:
     heading: float
     """Heading of the agent at the start, in radians."""
     clauses: tuple[tuple[Clause, ...], ...]
-    """For every instruction: one clause per step, and a last clause that says where to stop."""
+    """For every instruction: one clause per step, and a last clause that states where to stop."""
     instructions: tuple[str, ...]
     """The clauses of every instruction as English text."""
 
@@ -49,7 +49,7 @@ class AnnotatedPath:
 
     @property
     def target(self) -> Mention:
-        """The object at which the first instruction says to stop."""
+        """The object at which the first instruction ends."""
         stop = self.clauses[0][-1].stop
         assert stop is not None
         return stop

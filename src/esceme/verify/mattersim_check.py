@@ -101,7 +101,7 @@ def _check_session(
     for operation, expected in zip(session["ops"], session["out"], strict=True):
         name, arguments = operation[0], [_decode(argument, connectivity) for argument in operation[1:]]
         if name not in OPERATIONS or (name == "setBatchSize" and max(arguments) > MAX_BATCH):
-            raise DataError(f"an operation {operation} is not part of sessions")
+            raise DataError(f"unknown operation {operation} in a session")
         error: Exception | None = None
         returned: object = None
         try:

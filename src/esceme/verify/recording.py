@@ -125,7 +125,7 @@ class RecordedFile(msgspec.Struct, kw_only=True):
         navigator = files.navigator(options, replaced=replaced)
         if AGENTS[self.variant.split("_")[0]] is not type(navigator.agent):
             agent_name = type(navigator.agent).__name__
-            raise DataError(f"of '{self.variant}', and the weights beside it are of {agent_name}")
+            raise DataError(f"recorded by '{self.variant}', but the weights beside it are of {agent_name}")
         return navigator
 
     def atlas(self, navigator: Navigator, references: ReferenceData) -> Atlas:

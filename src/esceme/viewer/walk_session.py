@@ -38,7 +38,7 @@ from esceme.world.geometry import COLUMNS, TURN
 from esceme.world.graph import SceneGraph
 
 MAX_INSTRUCTION = 2000
-"""Maximum number of letters of a typed instruction."""
+"""Maximum number of characters of a typed instruction."""
 MAX_PATH = 200
 """Maximum number of viewpoints of a path that a person walks."""
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]

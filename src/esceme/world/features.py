@@ -171,8 +171,8 @@ class ArrayFeatures(FeatureStore):
 class PackedFeatures(FeatureStore):
     """Features in a file `NAME.npy` from `pack`, with its index `NAME.json`, mapped into memory.
 
-    The checksum of a viewpoint is verified at its first use. The file may be larger than the memory: whatever
-    is not in memory is read when it is used, all viewpoints of a batch at once.
+    The checksum of a viewpoint is verified at its first use. The file may be larger than RAM: data that
+    is not in RAM is read when it is used, all viewpoints of a batch at once.
     """
 
     def __init__(self, path: str | Path) -> None:

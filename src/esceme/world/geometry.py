@@ -48,7 +48,7 @@ def direction(offset: ArrayLike) -> Direction:
 def nearest_view(heading: ArrayLike, elevation: ArrayLike = 0.0) -> NDArray[np.int64]:
     """Return the number (0 to 35) of the view nearest to a heading and elevation in radians.
 
-    An angle halfway between two views is rounded away from zero.
+    A heading halfway between two views is rounded up (clockwise), an elevation halfway to the middle row.
 
     >>> nearest_view([0.0, 6.2, 3.751]).tolist()
     [12, 12, 19]
