@@ -134,11 +134,11 @@ class Service:
             raise StoreUnavailable(str(error)) from None
 
     def close(self) -> None:
-        """Write what waits and close all connections."""
-        if self.writer is not None:
-            self.writer.close()
+        """Write what waits and close all connections; the last one moves the WAL of a file into the file."""
         if self._reader is not None:
             self._reader.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _hide_name(store: MemoryStore) -> MemoryStore:
