@@ -187,6 +187,7 @@ def test_workers_end_with_their_parent_without_a_traceback(sent: signal.Signals,
 
 UNGUARDED = """
 import sys
+print(type(sys).__name__)
 sys.path.insert(0, {tests!r})
 from functools import partial
 from esceme.workers import Job, run_jobs
@@ -200,4 +201,4 @@ def test_program_without_a_main_guard_can_use_workers(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(UNGUARDED.format(tests=str(Path(__file__).parent)))
     result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
-    assert (result.stdout, result.stderr, result.returncode) == ("4\n", "", 0)
+    assert (result.stdout, result.stderr, result.returncode) == ("module\n4\n", "", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -25,6 +26,8 @@ Message = TypeVar("Message")
 Result = TypeVar("Result")
 POLL_SECONDS = 0.1
 """Interval in seconds at which the parent process delivers messages."""
+MAIN_GUARD = re.compile(r"^if\b.*(?<!\.)\b__name__\b", re.MULTILINE)
+"""`if __name__ == "__main__":` at the top level of a program."""
 _sender: tuple[Connection, Lock]
 """In a worker process: the pipe to the parent process and the lock of the pipe, set by `_start_worker`."""
 
@@ -162,7 +165,7 @@ def _importing_no_unguarded_program() -> Iterator[None]:
     """
     program = sys.modules["__main__"]
     file = getattr(program, "__file__", None)
-    is_guarded = file is None or program.__spec__ or "__name__" in Path(file).read_text(errors="replace")
+    is_guarded = file is None or program.__spec__ or MAIN_GUARD.search(Path(file).read_text(errors="replace"))
     if not is_guarded:
         sys.modules["__main__"] = ModuleType("__main__")  # without a file
     try:

@@ -290,6 +290,12 @@ def test_unknown_protocol_is_refused_with_the_known_ones(run: Path, capsys: Capt
             {"schedule": "interleaved", "batch": 4, "seed": 1},
             "r/evaluations/r2r-val_seen-cold-interleaved-batch4-seed1",
         ),
+        ({"store": "http://host:87", "robot": "r/../1"}, "r/evaluations/r2r-val_seen-cold-host-87-r-..-1"),
+        (
+            {"store": "postgresql://me:secret@db.example.org/site", "robot": "r1"},
+            "r/evaluations/r2r-val_seen-cold-db.example.org-site-r1",
+        ),
+        ({"store": "stores/site.db", "robot": "r1"}, "r/evaluations/r2r-val_seen-cold-site-r1"),
         ({"order": "shuffled", "precision": "bf16"}, "r/evaluations/r2r-val_seen-cold-batch8-shuffled-bf16"),
     ],
 )

@@ -32,8 +32,8 @@ def test_absent_libraries_are_named_with_the_extra(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--port", "99999"], "expected a port of 0 to 65535"),
-        (["--rate", "0"], "limits above 0"),
+        (["--port", "99999"], "--port 99999: expected a port of 0 to 65535"),
+        (["--rate", "0"], "--rate 0.0: expected a limit above 0"),
         (["--host", "203.0.113.7", "--port", "0"], "--host 203.0.113.7"),
     ],
 )

@@ -154,7 +154,9 @@ def test_forget_on_stores_and_banks(tmp_path: Path, file: Path, capsys: pytest.C
         (["merge", "site.db", "site.db", "--out", "other.db"], "exists already"),
         (["show", "site.db", "--scene", "barn", "--out", "x.svg"], "no scene 'barn'; there are: cottage"),
         (["show", "bank", "--out", "x.svg"], "a bank file has no positions"),
+        (["show", "site.db", "--scene", "barn"], "no scene 'barn'; there are: cottage"),
         (["check", "absent.db"], "no such file"),
+        (["check", "http://127.0.0.1:8765"], "found a service; GET /v1/export returns a copy of its store"),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
+from unittest.mock import patch
 
 import pytest
 
-from esceme.agents import Seq2SeqConfig
+from esceme.agents import AGENTS, BaseAgentConfig, Seq2Seq, Seq2SeqConfig
 from esceme.cli import main
 from esceme.config import Experiment, from_json
+from esceme.errors import DataError
 from esceme.learning import MemoryDropout, TrainingCallback
 from esceme.learning.training_log import read_log
 from esceme.memory import GraphEncodingConfig
@@ -165,6 +167,17 @@ def test_another_agent_or_reader_has_its_default_settings(capsys: Capture) -> No
     assert main(train_command("r2r-small-esceme", "same", *same, "--iterations", "1")) == 0
     stored = from_json(json.loads(Path("same/experiment.json").read_text())["experiment"], Experiment)
     assert stored.navigator == RECIPES["r2r-small-esceme"].navigator
+
+
+def test_agent_that_was_only_added_to_the_table_has_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class AddedConfig(BaseAgentConfig):
+        hidden: int = 8
+
+    monkeypatch.setitem(AGENTS, "seq2seq", type("Added", (Seq2Seq,), {"Config": AddedConfig}))
+    with patch("esceme.cli.train_command.run_training", side_effect=DataError("read")) as run_training:
+        assert main(train_command("r2r-small", "run", "--agent", "seq2seq", "--hidden", "9")) == 2
+    assert run_training.call_args.args[0].navigator.agent == AddedConfig(hidden=9)
 
 
 def test_data_folder_defaults_to_the_environment_variable(

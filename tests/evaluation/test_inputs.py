@@ -160,6 +160,13 @@ def test_tours_and_schedules_determine_the_order(dataset: ToyDataset) -> None:
     assert dataset.context(order="shuffled").facts["order"] == "shuffled"
 
 
+def test_robot_without_a_store_or_a_name_is_refused(dataset: ToyDataset) -> None:
+    with pytest.raises(ConfigError, match="settings of a store; give --store as well"):
+        dataset.config(robot="r1")
+    with pytest.raises(ConfigError, match="robot: expected a name"):
+        dataset.config(store="site.db", robot="")
+
+
 def test_agent_that_needs_goals_is_refused_on_a_test_split(toy_root: Path) -> None:
     with pytest.raises(ConfigError, match="'shortest' needs the goals, and those of test are withheld"):
         load_context(scripted_config(toy_root, "shortest", split="test"))

@@ -119,6 +119,11 @@ def test_a_bank_of_other_features_is_refused(tmp_path: Path, expected: dict[str,
         load_bank(tmp_path / "bank", **expected)
 
 
+def test_a_folder_is_no_bank_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a complete bank file .it is a folder.; expected the bank"):
+        read_header(tmp_path)
+
+
 @pytest.mark.parametrize("length", [0, 4, 60, -1])
 def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
     path = tmp_path / "bank"

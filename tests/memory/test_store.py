@@ -320,7 +320,13 @@ def test_compaction_and_dropping_superseded_observations_change_nothing_that_is_
 def test_files_that_are_no_stores_are_refused(tmp_path: Path, open_store: Open) -> None:
     (tmp_path / "1.db").write_bytes(b"no database" * 100)
     sqlite3.connect(tmp_path / "2.db").execute("CREATE TABLE other (x)").connection.close()
-    for number, message in ((1, "expected a memory store"), (2, "without its tables"), (3, "no such file")):
+    (tmp_path / "4.db").mkdir()
+    for number, message in (
+        (1, "expected a memory store"),
+        (2, "without its tables"),
+        (3, "no such file"),
+        (4, "is a folder; expected the file of a memory store"),
+    ):
         with pytest.raises(DataError, match=message):
             open_store(number, settings=None)
     store = open_store()

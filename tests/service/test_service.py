@@ -56,6 +56,16 @@ def test_remembering_is_idempotent_and_recalled_at_once(service: RunningService)
     assert status == 422 and b"holds another observation" in answer
 
 
+def test_the_file_of_a_stopped_service_is_the_whole_store(tmp_path: Path) -> None:
+    """Nothing is left in the WAL, so a copy of the file is a backup."""
+    with MemoryStore.open(tmp_path / "site.db", SETTINGS):
+        pass
+    with serving(tmp_path / "site.db") as service:
+        service.request("POST", "/v1/remember", encode_observations([observation(0)], SETTINGS))
+        service.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["site.db"]
+
+
 def test_newest_observations_are_recalled_if_preferred(service: RunningService) -> None:
     asked = json.dumps({"scene": "house", "viewpoints": ["v3"], "prefer": "newest"})
     (found,) = decode_observations(service.request("POST", "/v1/recall", asked)[1], SETTINGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -251,7 +252,9 @@ def default_folder(config: EvaluationConfig) -> Path:
     ]
     parts += [Path(file).stem for file in (config.tours, config.features) if file is not None]
     if config.store is not None:
-        parts += [Path(config.store).stem, config.robot]
+        address = config.store.partition("://")[2].rpartition("@")[2]  # without a password
+        names = (address or Path(config.store).stem, config.robot)
+        parts += [re.sub(r"[^\w.-]", "-", name) for name in names]
     for part, applies in (
         ("interleaved", config.schedule == "interleaved"),
         (f"batch{config.batch}", config.depends_on_batch),

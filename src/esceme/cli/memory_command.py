@@ -155,11 +155,11 @@ def _show_store(file: Path, out: Path | None, scene: str | None, colour: Colouri
             "bytes": file.stat().st_size,
         }
         audit = store.audit()
+        chosen = scene or max(sizes, key=lambda size: size.viewpoints, default=_NOTHING).scene
+        if (scene or out) and chosen not in [size.scene for size in sizes]:
+            names = ", ".join(size.scene for size in sizes)
+            raise ConfigError(f"{file}: no scene '{chosen}'; there are: {names or 'none'}")
         if out is not None:
-            chosen = scene or max(sizes, key=lambda size: size.viewpoints, default=_NOTHING).scene
-            if chosen not in [size.scene for size in sizes]:
-                names = ", ".join(size.scene for size in sizes)
-                raise ConfigError(f"{file}: no scene '{chosen}'; there are: {names or 'none'}")
             now = max(size.last_time for size in sizes)
             write_figure(draw_store(list(store.places(scene=chosen)), colour, now=now), out)
             facts["drawing"] = str(out)
@@ -177,8 +177,8 @@ def _show_store(file: Path, out: Path | None, scene: str | None, colour: Colouri
             table.add_row(escape(size.scene), *(f"{number:,}" for number in numbers), *times)
         tables().print(table)
     for row in audit:
-        arguments = " ".join(f"{name}={value}" for name, value in row.arguments.items())
-        print_line(f"{_format_time(row.time)} {row.operation} {arguments}: {row.observations:,} observations")
+        words = [row.operation, *(f"{name}={value}" for name, value in row.arguments.items())]
+        print_line(f"{_format_time(row.time)} {' '.join(words)}: {row.observations:,} observations")
     return 0
 
 

@@ -50,8 +50,11 @@ def serve(
         rate: maximum number of requests per second from one robot.
         json: print the address and the token file as one JSON object.
     """
-    if not 0 <= port < 65536 or min(max_body, max_batch, rate) <= 0:
-        raise ConfigError("expected a port of 0 to 65535 and limits above 0")
+    if not 0 <= port < 65536:
+        raise ConfigError(f"--port {port}: expected a port of 0 to 65535")
+    for name, limit in (("max-body", max_body), ("max-batch", max_batch), ("rate", rate)):
+        if limit <= 0:
+            raise ConfigError(f"--{name} {limit}: expected a limit above 0")
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"'{missing[0]}' is not installed; run pip install 'esceme[serve]'")
     import uvicorn

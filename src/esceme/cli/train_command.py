@@ -155,7 +155,8 @@ def _option_rules(defaults: Experiment) -> ConstructorRegistry:
         has_prefix = info.type not in (Experiment, NavigatorConfig)
         options = []
         for field in spec.fields:
-            kind: Any = field.type
+            # An agent or reader that was added has a config that is in no type annotation.
+            kind: Any = type(field.default) if is_dataclass(field.default) else field.type
             if field.name in HIDDEN or (field.name == "feature_width" and has_prefix):
                 kind = Annotated[kind, tyro.conf.Suppress]
             elif field.name == "navigator":

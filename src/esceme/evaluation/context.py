@@ -165,6 +165,10 @@ class EvaluationConfig:
             raise ConfigError(
                 "the schedule 'interleaved' always shuffles by the seed; --order is for 'lanes'"
             )
+        if not self.robot:
+            raise ConfigError("robot: expected a name, found ''")
+        if self.store is None and (self.robot, self.prefer) != ("robot", "first"):
+            raise ConfigError("--robot and --prefer are settings of a store; give --store as well")
         if self.planner == "none" and (self.belief, self.choice) != ("full", "bayes"):
             raise ConfigError("--belief and --choice are settings of a planner; give --planner routes")
         if self.planner != "none" and (self.schedule, self.precision) != ("lanes", "fp32"):

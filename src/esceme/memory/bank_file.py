@@ -214,7 +214,9 @@ def _read(path: Path) -> _Content:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"{path}: not a complete bank file ({error}); {ADVICE}") from None
+        fault = "it is a folder" if path.is_dir() else error
+        advice = "expected the bank.safetensors of an evaluation"
+        raise DataError(f"{path}: not a complete bank file ({fault}); {advice}") from None
     if rows.dtype != torch.float32 or not rows.isfinite().all():
         raise DataError(f"{path}: expected finite float32 numbers, found {rows.dtype} or NaN; {ADVICE}")
     if _checksum(header, rows) != header.sha256:

@@ -164,6 +164,8 @@ class MemoryStore:
     ) -> MemoryStore:
         """Open the store in a file, or create it for `settings` if the file does not exist."""
         path = Path(path)
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder; expected the file of a memory store, such as site.db")
         if settings is None and not path.is_file():
             raise DataError(f"{path}: no such file")
         return cls(SqliteDatabase(path, read_only=read_only), settings, read_only=read_only)

@@ -267,6 +267,11 @@ def connect_store(
     if location.startswith(("postgresql://", "postgres://")):
         database = PostgresqlDatabase(location, read_only=read_only)
         return MemoryStore(database, settings, read_only=read_only)
+    if location.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{location}: expected a file or postgresql://..., found a service; "
+            "GET /v1/export returns a copy of its store"
+        )
     if "://" in location:
         raise ConfigError(
             f"{location}: expected a path such as site.db, http://HOST:PORT or postgresql://HOST/DATABASE"

@@ -134,11 +134,14 @@ class Service:
             raise StoreUnavailable(str(error)) from None
 
     def close(self) -> None:
-        """Write the queued observations and close all connections."""
-        if self.writer is not None:
-            self.writer.close()
+        """Write the queued observations and close all connections.
+
+        The last one to be closed moves the write-ahead log of a file into the file.
+        """
         if self._reader is not None:
             self._reader.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _hide_name(store: MemoryStore) -> MemoryStore:
