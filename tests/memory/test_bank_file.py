@@ -58,7 +58,7 @@ def test_save_and_load_are_inverse(
     for scene in bank.scenes:
         before, after = bank[scene], loaded[scene]
         assert sorted(before.viewpoints) == list(after.viewpoints)
-        assert torch.equal(before.recall("abcdz"), after.recall("abcdz"))
+        assert torch.equal(before.recall([*"abcdz"]), after.recall([*"abcdz"]))
         assert before.edges == after.edges
         assert all(before.neighbours_of(name) == after.neighbours_of(name) for name in before.viewpoints)
     again = path.with_name("again")

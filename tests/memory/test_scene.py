@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -153,6 +154,22 @@ def test_views_of_another_shape_are_refused_and_not_stored(shape: tuple[int, ...
     with pytest.raises(MemoryMismatch, match="viewpoint 'a': .* with the width of your features"):
         memory.remember("a", torch.ones(shape), ["b"])
     assert len(memory) == 0 and "a" not in memory
+
+
+def test_views_may_be_a_numpy_array() -> None:
+    """The environments return arrays."""
+    memory = SceneMemory(WIDTH)
+    assert memory.remember("hall", np.ones((2, WIDTH), np.float32), ["door"])
+    assert memory.recall(["hall"]).tolist() == [[1.0] * WIDTH]
+
+
+def test_a_single_string_is_not_a_list_of_viewpoints() -> None:
+    memory = SceneMemory(WIDTH)
+    with pytest.raises(MemoryMismatch, match=r"expected a list of viewpoints.*write \['door'\]"):
+        memory.recall("door")
+    with pytest.raises(MemoryMismatch, match="expected a list of viewpoints"):
+        memory.remember("hall", torch.ones(4, WIDTH), "door")
+    assert len(memory) == 0
 
 
 def test_an_unknown_pooling_is_refused() -> None:

@@ -323,6 +323,8 @@ def test_scene_with_control_characters_in_its_name_is_refused(tmp_path: Path) ->
 def test_invalid_folders_are_named(toy_root: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="connectivity: no Atlantis_connectivity.json; .* 3 other scenes"):
         read_scenes(toy_root / "connectivity", ["Atlantis"])
+    with pytest.raises(DataError, match=r"write \['toy-villa'\]"):
+        read_scenes(toy_root / "connectivity", "toy-villa")
     with pytest.raises(DataError, match=f"{tmp_path}: no file ends in _connectivity.json"):
         read_scenes(tmp_path)
     (tmp_path / "house_connectivity.json").mkdir()

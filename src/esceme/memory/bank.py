@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.errors import MemoryMismatch
@@ -146,7 +147,9 @@ class MemoryBank:
         """Size of the stored vectors in bytes."""
         return self._storage.nbytes
 
-    def remember(self, scene_id: str, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
+    def remember(
+        self, scene_id: str, viewpoint: str, views: Tensor | NDArray[np.floating], neighbours: Sequence[str]
+    ) -> bool:
         """Store the pooled `views` (K, D) of a viewpoint; return whether it was new.
 
         See `SceneMemory.remember`.

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, KeysView, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
@@ -61,7 +63,9 @@ class SceneMemory:
         self._rows: dict[str, int] = {}
         self._neighbours: dict[str, tuple[str, ...]] = {}
 
-    def remember(self, viewpoint: str, views: Tensor, neighbours: Sequence[str]) -> bool:
+    def remember(
+        self, viewpoint: str, views: Tensor | NDArray[np.floating], neighbours: Sequence[str]
+    ) -> bool:
         """Store the pooled views of a viewpoint and return True, or return False if it was visited before.
 
         `views` (K, D) are the features of the views that lead to `neighbours`, in the same order. A second
@@ -70,7 +74,8 @@ class SceneMemory:
         """
         if viewpoint in self:
             return False
-        self._insert([viewpoint], self._pooled(viewpoint, views)[None], [tuple(neighbours)])
+        names = tuple(_require_names(neighbours))
+        self._insert([viewpoint], self._pooled(viewpoint, torch.as_tensor(views))[None], [names])
         return True
 
     def _pooled(self, viewpoint: str, views: Tensor) -> Tensor:
@@ -90,7 +95,7 @@ class SceneMemory:
 
     def recall(self, viewpoints: Iterable[str]) -> Tensor:
         """Return the vectors of `viewpoints`, (n, D), with zeros for unvisited viewpoints (Eq. 2)."""
-        rows = [self._rows.get(viewpoint, 0) for viewpoint in viewpoints]
+        rows = [self._rows.get(viewpoint, 0) for viewpoint in _require_names(viewpoints)]
         return self._storage.matrix[torch.tensor(rows, dtype=torch.int64)]
 
     def forget(self) -> None:
@@ -191,6 +196,13 @@ class GrowingMatrix:
     def nbytes(self) -> int:
         """Size in bytes of the rows in use, without free rows and row 0."""
         return len(self) * self.width * self.matrix.element_size()
+
+
+def _require_names(viewpoints: Iterable[str]) -> Iterable[str]:
+    """Return `viewpoints`; raise `MemoryMismatch` for a single string, which is a list of letters."""
+    if isinstance(viewpoints, str):
+        raise MemoryMismatch(f"expected a list of viewpoints, found one string; write ['{viewpoints}']")
+    return viewpoints
 
 
 def _merge_vectors(first: Tensor, second: Tensor, pooling: Pooling) -> Tensor:

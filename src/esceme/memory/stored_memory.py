@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esceme.errors import ConfigError, MemoryMismatch
@@ -143,7 +144,7 @@ class StoredMemory(MemoryBank):
         self,
         scene_id: str,
         viewpoint: str,
-        views: Tensor,
+        views: Tensor | NDArray[np.floating],
         neighbours: Sequence[str],
         *,
         position: Position | None = None,
@@ -155,7 +156,7 @@ class StoredMemory(MemoryBank):
 
         `keep_views` also stores the features of the single views.
         """
-        is_unknown = viewpoint not in self[scene_id]
+        views, is_unknown = torch.as_tensor(views), viewpoint not in self[scene_id]
         extras = {
             "position": position,
             "covariance": None if covariance is None else tuple(covariance),

@@ -393,6 +393,8 @@ def _list_files(directory: Path) -> list[str]:
 def read_scenes(directory: str | Path, scenes: Iterable[str] | None = None) -> dict[str, SceneGraph]:
     """Return a dict from scene id to graph, sorted by id, for `scenes`, by default all scenes of a folder."""
     directory = Path(directory)
+    if isinstance(scenes, str):
+        raise DataError(f"expected a list of scenes, found one string; write ['{scenes}']")
     present = scene_ids(directory)
     selected = present if scenes is None else sorted(set(scenes))
     for scene in selected:
