@@ -427,7 +427,7 @@ def test_help_lists_the_options_with_the_values_of_the_recipe(capsys: Capture) -
     printed = capsys.readouterr().out
     assert printed.startswith("usage: esceme train") and "--out" in printed
     text = " ".join(printed.replace("│", " ").split())
-    keep = "--keep {first,last} Which end of a longer instruction remains after truncation. (default: last)"
+    keep = "--keep {first,last} Which end of a longer instruction is kept. (default: last)"
     assert keep in text
     assert "--batch INT, --training.batch INT" in text and "--best {" in text and "(default: gp)" in text
     assert "--agent.vocabulary" not in text
