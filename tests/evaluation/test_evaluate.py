@@ -201,16 +201,26 @@ def test_truncated_journal_continues_to_the_same_result(
         assert evaluate(dataset.config(**changes), folder) == whole.result
 
 
-@pytest.mark.parametrize("changes", [{"memory": "masked"}, {"max_steps": 9}, {"order": "shuffled"}])
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"memory": "masked"}, "memory cold instead of masked"),
+        ({"max_steps": 9}, "max_steps 15 instead of 9"),
+        ({"order": "shuffled"}, "order file instead of shuffled"),
+    ],
+)
 def test_folder_of_another_evaluation_is_refused(
-    dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path, changes: dict[str, Any]
+    dataset: ToyDataset, evaluated: Evaluate, tmp_path: Path, changes: dict[str, Any], difference: str
 ) -> None:
     copytree(evaluated("cold").folder, tmp_path / "taken")
     before = products(tmp_path / "taken")
     for processes in (1, 2):
-        with pytest.raises(DataError, match="holds another evaluation"):
+        with pytest.raises(DataError, match=rf"holds another evaluation.*\(it has {difference}"):
             evaluate(dataset.config(**changes), tmp_path / "taken", processes=processes)
     assert products(tmp_path / "taken") == before
+    (tmp_path / "taken" / "result.json").unlink()
+    with pytest.raises(DataError, match="remove the folder$"):
+        evaluate(dataset.config(**changes), tmp_path / "taken")
 
 
 # -- results ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from esceme.errors import ConfigError
+from esceme.errors import ConfigError, EscemeError
 from esceme.evaluation.calibration import with_margin
 from esceme.evaluation.context import (
     EvaluationConfig,
@@ -26,9 +26,15 @@ from esceme.evaluation.context import (
     load_context,
 )
 from esceme.evaluation.inference import evaluation_steps
-from esceme.evaluation.journal import Journal, JournalEntry, finished_batches, finished_in_lanes
+from esceme.evaluation.journal import (
+    Journal,
+    JournalEntry,
+    OtherJournalError,
+    finished_batches,
+    finished_in_lanes,
+)
 from esceme.evaluation.protocol import MemoryLifetime
-from esceme.evaluation.result import Result, make_result, save_result
+from esceme.evaluation.result import Result, make_result, read_result, save_result
 from esceme.evaluation.schedule import Interleaved, Lanes, ReleasedOrder
 from esceme.evaluation.trace import FORMAT, TRACE, EpisodeTrace, write_trace
 from esceme.evaluation.tracing import OnTraced, trace_episodes
@@ -37,6 +43,7 @@ from esceme.memory import save_bank
 from esceme.memory.bank_file import bank_checksum
 from esceme.memory.map_file import save_maps
 from esceme.rollout import RolloutStep
+from esceme.runs import flatten
 from esceme.tasks.episode import Episode
 from esceme.trajectory import EpisodeSource, Trajectory
 from esceme.workers import Job, run_jobs
@@ -45,6 +52,8 @@ JOURNAL = "journal.jsonl"
 BANK = "bank.safetensors"
 SESSION = "session.json"
 """File that names the session of an evaluation in a store."""
+MAX_NAMES = 4
+"""Maximum number of differing facts that an error message names."""
 Message = TypeVar("Message")
 MAPS = "maps.safetensors"
 ProgressCallback = Callable[[int, int], None]
@@ -117,6 +126,7 @@ def _evaluate(
     config = context.config
     with (
         folder_lock(folder, "evaluation"),
+        _naming_differences(folder, context.facts),
         Journal(folder / JOURNAL, context.fingerprint, JournalEntry, note=note) as journal,
     ):
         entries, total = journal.entries, len(context.episodes) * config.num_passes
@@ -142,6 +152,24 @@ def _evaluate(
         if trace:
             _write_trace(context, folder, journal.read(), processes, on_trace_progress, note)
     return result
+
+
+@contextmanager
+def _naming_differences(folder: Path, facts: Mapping[str, object]) -> Iterator[None]:
+    """If `folder` has the result of another evaluation, add to the error in which facts that one differs."""
+    try:
+        yield
+    except OtherJournalError as error:
+        try:
+            found, expected = flatten(read_result(folder).facts), flatten(facts)
+        except EscemeError:  # it was interrupted
+            raise error from None
+        names = [name for name in found | expected if name != "code"]
+        differing = [name for name in names if found.get(name) != expected.get(name)]
+        values = [
+            f"{name} {found.get(name)!s:.20} instead of {expected.get(name)!s:.20}" for name in differing
+        ]
+        raise OtherJournalError(f"{error} (it has {', '.join(values[:MAX_NAMES])})") from None
 
 
 def _write_trace(
