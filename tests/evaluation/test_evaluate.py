@@ -215,7 +215,7 @@ def test_folder_of_another_evaluation_is_refused(
     copytree(evaluated("cold").folder, tmp_path / "taken")
     before = products(tmp_path / "taken")
     for processes in (1, 2):
-        with pytest.raises(DataError, match=rf"holds another evaluation.*\(it has {difference}"):
+        with pytest.raises(DataError, match=rf"holds another evaluation.*\(it has {difference}\)"):
             evaluate(dataset.config(**changes), tmp_path / "taken", processes=processes)
     assert products(tmp_path / "taken") == before
     (tmp_path / "taken" / "result.json").unlink()

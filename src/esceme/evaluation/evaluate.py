@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import torch
 
 from esceme.errors import ConfigError, EscemeError
@@ -161,14 +162,14 @@ def _naming_differences(folder: Path, facts: Mapping[str, object]) -> Iterator[N
         yield
     except OtherJournalError as error:
         try:
-            found, expected = flatten(read_result(folder).facts), flatten(facts)
+            found = flatten(read_result(folder).facts)
         except EscemeError:  # it was interrupted
             raise error from None
-        names = [name for name in found | expected if name != "code"]
-        differing = [name for name in names if found.get(name) != expected.get(name)]
-        values = [
-            f"{name} {found.get(name)!s:.20} instead of {expected.get(name)!s:.20}" for name in differing
+        expected = flatten(msgspec.json.decode(msgspec.json.encode(facts)))  # tuples as lists
+        names = [
+            name for name in found | expected if found.get(name) != expected.get(name) and name != "code"
         ]
+        values = [f"{name} {found.get(name)!s:.20} instead of {expected.get(name)!s:.20}" for name in names]
         raise OtherJournalError(f"{error} (it has {', '.join(values[:MAX_NAMES])})") from None
 
 
