@@ -18,6 +18,7 @@ from esceme.errors import ConfigError
 from esceme.learning import Trainer, TrainingConfig
 from esceme.learning.teachers import shortest_path_oracle, stopping_at_goal
 from esceme.memory import (
+    READERS,
     CandidateEnhancing,
     CandidateEnhancingConfig,
     MapReader,
@@ -264,21 +265,49 @@ def test_parts_of_the_memory_without_a_way_are_left_out() -> None:
     torch.testing.assert_close(finite, plain.logits[plain.logits.isfinite()])
 
 
+class FrozenMemory(ZeroRecallMemory):
+    """A memory that stores nothing more."""
+
+    def recall_at(self, viewpoints: Tensor) -> Tensor:
+        return self.memory.recall_at(viewpoints)
+
+    def scene_subgraph(self, viewpoints: Tensor) -> Any:
+        return self.memory.scene_subgraph(viewpoints)
+
+    def remember_observation(self, observation: Observation) -> None:
+        pass
+
+
 def test_the_remembered_map_does_not_depend_on_the_batch() -> None:
-    bank = filled_bank("door", "hall", "landing")
+    memory = FrozenMemory(filled_bank("door", "hall", "landing"))
     agent = small_duet(MapReader())
+    together = paths(agent, TOY_EPISODES, memory)
+    assert together == [paths(agent, [episode], memory)[0] for episode in TOY_EPISODES]
 
-    class Frozen(ZeroRecallMemory):
-        """A memory that stores nothing."""
 
-        def scene_subgraph(self, viewpoints: Tensor) -> Any:
-            return self.memory.scene_subgraph(viewpoints)
+@pytest.mark.parametrize("name", ["candidate-enhancing", "graph-encoding", "both", "map"])
+def test_scores_with_a_reader_do_not_depend_on_the_batch(name: str) -> None:
+    """A token that a reader appends stands behind the padding of smaller panoramas."""
+    reader: Any = READERS[name]
+    torch.manual_seed(0)
+    reader = reader(reader.Config(**({} if name == "map" else {"width": WIDTH}))).eval()
+    for parameter in reader.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    memory, agent = FrozenMemory(filled_bank("door", "hall", "landing")), small_duet(reader)
 
-        def remember_observation(self, observation: Observation) -> None:
-            pass
+    def scores(episodes: Sequence[Any]) -> dict[str, list[Tensor]]:
+        source = SingleBatch(ATLAS, episodes)
+        found: dict[str, list[Tensor]] = {episode.episode_id: [] for episode in episodes}
+        with torch.inference_mode():
+            for step in roll_out(agent, ATLAS, source, memory, greedy, encode=encode, max_steps=6):
+                for trajectory, row in zip(step.trajectories, step.decision.logits, strict=True):
+                    found[trajectory.episode.episode_id].append(row[row.isfinite()])
+        return found
 
-    together = paths(agent, TOY_EPISODES, Frozen(bank))
-    assert together == [paths(agent, [episode], Frozen(bank))[0] for episode in TOY_EPISODES]
+    together = scores(TOY_EPISODES)
+    for episode in TOY_EPISODES:
+        (alone,) = scores([episode]).values()
+        torch.testing.assert_close(alone, together[episode.episode_id], rtol=0, atol=1e-5)
 
 
 def test_a_radius_limits_the_remembered_map() -> None:

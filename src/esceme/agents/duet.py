@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from esceme.agents.base import Decision, InputLimits, PrivilegedInfo, TokenBatch, num_choices
 from esceme.agents.graph_map import GraphMap, MapRoutes
@@ -319,16 +318,16 @@ class DUET(TransformerAgent[DuetState]):
         if missing := {key: row for row, key in enumerate(keys) if key not in cache}:
             rows = torch.tensor(list(missing.values()), device=observation.viewpoint.device)
             encoded = self.encode_panorama(observation.select(rows))
-            lengths = observation.valid[rows].sum(1).tolist()
+            valid = observation.valid[rows]
             cache.update(
-                (key, tokens[:length].clone())
-                for key, tokens, length in zip(missing, encoded, lengths, strict=True)
+                (key, tokens[is_valid]) for key, tokens, is_valid in zip(missing, encoded, valid, strict=True)
             )
-        tokens = pad_sequence([cache[key] for key in keys], batch_first=True)
-        missing_tokens = observation.token_type.shape[1] - tokens.shape[1]
+        found = torch.cat([cache[key] for key in keys])
         if len(cache) > CACHE_SIZE:
             cache.clear()
-        return functional.pad(tokens, (0, 0, 0, missing_tokens))
+        tokens = found.new_zeros(*observation.valid.shape, found.shape[1])
+        tokens[observation.valid] = found  # padding may also precede the token of a memory reader
+        return tokens
 
     def encode_panorama(self, observation: Observation, grounded: Tensor | None = None) -> Tensor:
         """Return the encoded tokens of panoramas, (B, N, H), with zeros for STOP and padding."""
@@ -610,8 +609,8 @@ def _panorama_keys(observation: Observation) -> list[PanoramaKey]:
     poses = (observation.viewpoint * VIEWS + observation.facing_view).tolist()
     if observation.features is observation.raw_features:
         return [(pose, b"") for pose in poses]
-    rows, lengths = observation.features.float().cpu(), observation.valid.sum(1).tolist()
-    views = [row[:length].contiguous().numpy() for row, length in zip(rows, lengths, strict=True)]
+    rows, valid = observation.features.float().cpu(), observation.valid.cpu()
+    views = [row[is_valid].numpy() for row, is_valid in zip(rows, valid, strict=True)]
     digests = [hashlib.blake2b(view, digest_size=16).digest() for view in views]
     return list(zip(poses, digests, strict=True))
 
