@@ -31,7 +31,7 @@ NAMES = re.compile(
 )
 """Class names, anywhere in a file."""
 PAPERS = re.compile(
-    r"hamt|td.?stp|seq.?2.?seq|candidate.?enhanc|graph.?encod|esceme\W?'s reader", re.IGNORECASE
+    r"hamt|td.?stp|duet|seq.?2.?seq|candidate.?enhanc|graph.?encod|esceme\W?'s reader", re.IGNORECASE
 )
 """Other spellings of published agents and readers."""
 KEYS = {*AGENTS, *READERS} - {*TEACHERS, *SUPERVISIONS, "blind", "none"}

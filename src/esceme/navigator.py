@@ -30,7 +30,7 @@ class Navigator(nn.Module):
         if reader.needs_map and not agent.keeps_map:
             raise ConfigError(
                 f"{type(reader).__name__} gives agents a remembered map, and {type(agent).__name__} keeps "
-                "none; expected an agent with a map, such as duet"
+                "none; expected an agent that keeps a map"
             )
         self.agent = agent
         self.reader = reader

@@ -157,9 +157,7 @@ def test_missing_pictures_are_black_and_warn_once(
     simulator = simulator_with(tmp_path, world / "connectivity")
     simulator.newEpisode([start[0]], [start[1]], [0.0], [0.0])
     state = state_of(simulator)
-    with pytest.warns(
-        UserWarning, match=f"no picture of viewpoint {start[1]}.*give setDatasetPath"
-    ) as caught:
+    with pytest.warns(UserWarning, match="pictures are missing.*give setDatasetPath") as caught:
         assert not np.array(state.rgb).any()
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="no depth"):

@@ -74,11 +74,7 @@ class PictureFolder:
             loaded = time.perf_counter()
             self.load_seconds += loaded - begin
             if panorama is None:
-                self._warn(
-                    "rgb",
-                    f"no picture of viewpoint {key[1]} of scan {key[0]} in {self.path}: "
-                    f"rgb is black; {ADVICE}",
-                )
+                self._warn("rgb", f"{self.path}: pictures are missing, and rgb is black there; {ADVICE}")
                 return
             view = (heading, elevation)
             images = cut_packed(panorama, camera, [view], cache=view in STANDARD_VIEWS)
