@@ -84,6 +84,9 @@ def iterate_jobs(
     received: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_queue_messages, args=(receiver, received), daemon=True).start()
     complete: set[int] = set()  # jobs whose messages have all been delivered
+    waiting: dict[str, list[int]] = {}  # name of a job, or "" -> the jobs that wait for it, or for none
+    for number, job in enumerate(jobs):
+        waiting.setdefault(job.after, []).append(number)
     running: dict[Future[Result], int] = {}
     results: dict[int, Result] = {}  # those that were yielded are not kept in memory
 
@@ -98,13 +101,14 @@ def iterate_jobs(
 
     def submit(after: str = "") -> None:
         """Submit the jobs that wait for the given one, or for none."""
-        ready = [(number, job) for number, job in enumerate(jobs) if job.after == after]
+        if not (ready := waiting.pop(after, [])):
+            return
         environment = _environment_variables(OMP_NUM_THREADS=str(threads))
         with environment, _ignoring_interrupts(), _importing_no_unguarded_program():
-            for number, job in ready:
-                running[pool.submit(_run_job, number, pickle.dumps(job.function))] = number
-            if ready:  # the pool watches a worker from the submission after the one that started it
-                pool.submit(os.getpid)
+            for number in ready:
+                running[pool.submit(_run_job, number, pickle.dumps(jobs[number].function))] = number
+            # The pool watches a worker from the submission after the one that started it: submit once more.
+            pool.submit(os.getpid)
 
     def end(number: int, future: Future[Result]) -> None:
         """Deliver all messages of a finished job, raise its error, and submit the jobs that wait for it."""
@@ -164,9 +168,9 @@ def _importing_no_unguarded_program() -> Iterator[None]:
     that have it are imported as usual, because they may define agents or readers.
     """
     program = sys.modules["__main__"]
-    file = getattr(program, "__file__", None)
-    is_guarded = file is None or program.__spec__ or MAIN_GUARD.search(Path(file).read_text(errors="replace"))
-    if not is_guarded:
+    file = Path(getattr(program, "__file__", None) or "")
+    is_script = program.__spec__ is None and file.is_file()
+    if is_script and not MAIN_GUARD.search(file.read_text(errors="replace")):
         sys.modules["__main__"] = ModuleType("__main__")  # without a file
     try:
         yield
