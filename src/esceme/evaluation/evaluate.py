@@ -170,7 +170,8 @@ def _naming_differences(folder: Path, facts: Mapping[str, object]) -> Iterator[N
             name for name in found | expected if found.get(name) != expected.get(name) and name != "code"
         ]
         values = [f"{name} {found.get(name)!s:.20} instead of {expected.get(name)!s:.20}" for name in names]
-        raise OtherJournalError(f"{error} (it has {', '.join(values[:MAX_NAMES])})") from None
+        reason = f" (it has {', '.join(values[:MAX_NAMES])})" if values else ""
+        raise OtherJournalError(f"{error}{reason}") from None
 
 
 def _write_trace(
