@@ -217,7 +217,8 @@ def _format_cells(row: TableRow, table: PaperTable, pattern: str) -> list[str]:
             _format_value(row, numbers.get(column), column) for numbers in (row.values, row.spread)
         )
         cell = pattern.format(value, spread) if column in row.spread else value
-        cells.append(f"+{cell}" if row.system in table.added_costs and "." not in column else cell)
+        is_added = row.system in table.added_costs and "." not in column and not cell.startswith("-")
+        cells.append(f"+{cell}" if is_added else cell)
     return cells
 
 
